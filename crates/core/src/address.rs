@@ -11,8 +11,8 @@ const METADATA_V4: [Ipv4Addr; 3] = [
     Ipv4Addr::new(192, 0, 0, 192),
 ];
 
-/// Whether this is a link-local address (where clouds have their metadata servers), another metadata server, or an
-/// address without a host. Nothing is ever sent there, whatever a name or a kubeconfig says.
+/// Reports whether the address is a link-local address (where clouds have their metadata servers), another metadata
+/// server, or an address without a host. Nothing is ever sent there, whatever a name or a kubeconfig says.
 ///
 /// Loopback and private networks are allowed, since clusters are there.
 #[must_use]

@@ -33,7 +33,7 @@ pub enum Contact {
     Probe,
 }
 
-/// Whether attempts are made on a cluster, and when it is probed.
+/// The circuit breaker of a cluster: it determines whether attempts are made on the cluster, and when it is probed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Breaker {
     state: State,
@@ -64,13 +64,13 @@ impl Default for Breaker {
 const CLOSED: State = State::Closed { work: 0, probes: 0 };
 
 impl Breaker {
-    /// Whether no attempts are made on the cluster.
+    /// Reports whether no attempts are made on the cluster.
     #[must_use]
     pub fn is_open(&self) -> bool {
         !matches!(self.state, State::Closed { .. })
     }
 
-    /// Whether a request failed to reach the cluster since it was last known to be healthy.
+    /// Reports whether a request failed to reach the cluster since it was last known to be healthy.
     #[must_use]
     pub fn is_suspect(&self) -> bool {
         self.state != CLOSED
@@ -139,7 +139,7 @@ impl Breaker {
     }
 }
 
-/// Whether an attempt with this duration and number of requests shows a cluster that blocks its worker.
+/// Reports whether an attempt with this duration and number of requests shows a cluster that blocks its worker.
 #[must_use]
 pub fn is_slow(took: Duration, requests: u64) -> bool {
     let requests = u32::try_from(requests.max(1)).unwrap_or(u32::MAX);

@@ -47,7 +47,7 @@ pub fn cycle<'a>(start: &'a str, edges: impl Fn(&str) -> Vec<&'a str>) -> Option
     None
 }
 
-/// Why the dependencies of the entries of a SyncGroup are invalid.
+/// An error in the dependencies of the entries of a SyncGroup.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EntryError {
     /// An entry depends on one that does not exist.

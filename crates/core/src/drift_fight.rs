@@ -42,7 +42,7 @@ impl DriftFight {
         }
     }
 
-    /// Whether this is a drift fight, and not one or two edits.
+    /// Reports whether the drift is a drift fight, and not one or two edits.
     #[must_use]
     pub fn is_fight(&self) -> bool {
         self.repairs >= GIVEN

@@ -94,8 +94,8 @@ pub fn resolve(template: &SyncTemplate, cluster: &ClusterFacts) -> Result<SyncTe
     Ok(resolved)
 }
 
-/// Whether a text can be the name of a ServiceAccount: a DNS subdomain (RFC 1123). Anything else could name another
-/// user in the impersonation header.
+/// Reports whether a text can be the name of a ServiceAccount: a DNS subdomain (RFC 1123). Anything else could name
+/// another user in the impersonation header.
 #[must_use]
 pub fn is_account_name(name: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
@@ -170,7 +170,7 @@ fn lookup<'c>(field: &str, expression: &str, cluster: &'c ClusterFacts) -> Resul
         })
 }
 
-/// Why a selector is invalid.
+/// An error in a selector.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SelectorError {
     /// An operator that needs values has none.
@@ -202,7 +202,7 @@ pub enum SelectorError {
     /// The client library rejects the selector.
     #[error("{problem}")]
     Rejected {
-        /// What it says: its error cannot be compared.
+        /// The message of the library: its error cannot be compared.
         problem: String,
     },
 }

@@ -38,7 +38,7 @@ impl FieldSet {
         Value::Object(self.0.clone())
     }
 
-    /// Whether a field, or a field that contains it, is in the set.
+    /// Reports whether a field, or a field that contains it, is in the set.
     #[must_use]
     pub fn contains(&self, path: &FieldPath) -> bool {
         let mut node = &self.0;

@@ -16,7 +16,7 @@ pub struct FinalizeInput<'a> {
     pub suspended: bool,
     /// Whether the group is gone without having removed the Sync: the intention is unknown.
     pub group_lost: bool,
-    /// Whether the namespace, or the definition of a kind, is being deleted.
+    /// The state of the deletion of the namespace, or of the definition of a kind.
     pub parent: ParentDeletion,
     /// The Cluster of the Sync.
     pub cluster: Target,
@@ -26,12 +26,12 @@ pub struct FinalizeInput<'a> {
     pub dependents: &'a [String],
 }
 
-/// Whether an object is deleted with its parent, by a current response of the management cluster.
+/// The state of the deletion of the parent of an object, by a current response of the management cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ParentDeletion {
     /// No parent is being deleted.
     None,
-    /// This parent is being deleted, and the object with it.
+    /// The named parent is being deleted, and the object with it.
     Deleting(String),
     /// The management cluster did not respond, for this reason.
     Unknown(String),
@@ -48,7 +48,7 @@ pub enum Target {
     Gone,
 }
 
-/// What to do with a Sync that is being deleted.
+/// The next step of a Sync that is being deleted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Finalize {
@@ -60,14 +60,14 @@ pub enum Finalize {
     Delete,
 }
 
-/// Why the objects stay.
+/// The reason why the objects stay.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Orphaned {
     /// The policy is Orphan.
     Policy,
     /// The Sync is suspended.
     Suspended,
-    /// This parent is being deleted, and the Sync with it.
+    /// The named parent is being deleted, and the Sync with it.
     ParentDeleted(String),
     /// The group is gone without having removed the Sync.
     GroupLost,
@@ -77,12 +77,12 @@ pub enum Orphaned {
     Abandoned,
 }
 
-/// What a Sync that is being deleted waits for.
+/// The condition that a Sync that is being deleted waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Waiting {
     /// The management cluster has to respond whether a parent is being deleted.
     ParentUnknown(String),
-    /// These Syncs have to be finalized first.
+    /// The named Syncs have to be finalized first.
     Dependents(Vec<String>),
     /// The member has to be reachable, or its Cluster abandoned.
     Cluster(String),

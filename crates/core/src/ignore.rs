@@ -40,7 +40,7 @@ struct Rule {
     labels: Option<Selector>,
 }
 
-/// Why an `ignore` is invalid; the text begins with the field.
+/// An error in an `ignore`; the text begins with the field.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum IgnoreError {
     /// A path is not a pointer to a field.
@@ -52,7 +52,7 @@ pub enum IgnoreError {
         path: usize,
         /// The path as written.
         text: String,
-        /// What is wrong.
+        /// The error in the path.
         source: PointerError,
     },
     /// A path names a field that Starling has to own.
@@ -72,7 +72,7 @@ pub enum IgnoreError {
     Selector {
         /// The index of the rule.
         rule: usize,
-        /// What is wrong.
+        /// The error in the selector.
         #[source]
         source: SelectorError,
     },
@@ -100,7 +100,7 @@ impl IgnoreRules {
         })
     }
 
-    /// Whether nothing is ignored.
+    /// Reports whether nothing is ignored.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.rules.iter().all(|rule| rule.pointers.is_empty())
@@ -165,7 +165,7 @@ impl IgnoreRules {
 }
 
 impl Rule {
-    /// Whether the rule matches the object, except for its labels.
+    /// Reports whether the rule matches the object, except for its labels.
     fn matches(&self, object: &RenderedObject) -> bool {
         let version = object
             .api_version

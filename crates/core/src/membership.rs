@@ -1,4 +1,4 @@
-//! Which clusters leave a group: those that have a Sync of the group and are no longer selected.
+//! Determines the clusters that leave a group: those that have a Sync of the group and are no longer selected.
 //!
 //! A single cluster that leaves is normal. Many clusters that leave at once indicate a mistake, a script that removed a
 //! label, or an incomplete list, and all of their objects could be lost. So nothing follows from it without an
@@ -23,7 +23,7 @@ pub struct Members<'a> {
     pub selected: &'a BTreeSet<String>,
     /// Clusters whose labels are unknown: they have not left.
     pub unknown: &'a BTreeSet<String>,
-    /// How many of the previous clusters may leave at once: `spec.maxUnselected`.
+    /// The number or share of the previous clusters that may leave at once: `spec.maxUnselected`.
     pub allowed: IntOrPercent,
     /// The digests of approved deselections: see [`is_approved`].
     pub approved: &'a str,
@@ -32,7 +32,7 @@ pub struct Members<'a> {
 /// Clusters that leave.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Deselection {
-    /// These clusters may leave; usually none.
+    /// The clusters that may leave; usually none.
     Free(BTreeSet<String>),
     /// Too many clusters leave at once.
     Held(HeldDeselection),

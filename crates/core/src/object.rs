@@ -43,7 +43,8 @@ impl ObjectId {
         }
     }
 
-    /// Whether Starling itself keeps the object on a cluster: an inventory, or the identity of the installation.
+    /// Reports whether Starling itself keeps the object on a cluster: an inventory, or the identity of the
+    /// installation.
     #[must_use]
     pub fn is_of_starling(&self) -> bool {
         self.group.is_empty()
@@ -52,7 +53,7 @@ impl ObjectId {
             && (self.name.starts_with(INVENTORY_PREFIX) || self.name == INSTALLATION)
     }
 
-    /// Whether the object is of this kind.
+    /// Reports whether the object is of this kind.
     #[must_use]
     pub fn is_of(&self, kind: &GroupKind) -> bool {
         self.group == kind.group && self.kind == kind.kind
@@ -68,7 +69,8 @@ pub struct GroupKind {
     pub kind: String,
 }
 
-/// When an object is applied, relative to the others of its set. Deletion has an order of its own: [`DeletionStep`].
+/// The phase in which an object is applied, relative to the others of its set. Deletion has an order of its own:
+/// [`DeletionStep`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Phase {
     /// CustomResourceDefinitions, since other objects may be of their kind.
@@ -132,8 +134,8 @@ const BUILT_IN: [&str; 21] = [
     "storage.k8s.io",
 ];
 
-/// When an object is deleted, relative to the others of its set. The next step begins once the objects of this one are
-/// gone.
+/// The step in which an object is deleted, relative to the others of its set. The next step begins once the objects of
+/// this one are gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum DeletionStep {
     /// Custom resources: an operator that is part of the set runs their finalizers, and needs its permissions and
@@ -179,16 +181,16 @@ pub struct RenderedObject {
     pub body: Bytes,
     /// `sha256:` and 64 hex digits of `body`.
     pub digest: String,
-    /// How it is written, if that differs from other objects.
+    /// The directives for writing the object, if they differ from those of other objects.
     pub directives: Directives,
 }
 
-/// How an object is written, by its annotations and its Sync.
+/// The directives for writing an object, by its annotations and its Sync.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Directives {
-    /// It has `starling.dev/reconcile: disabled`: it is neither applied nor repaired.
+    /// The object has `starling.dev/reconcile: disabled`: it is neither applied nor repaired.
     pub left_alone: bool,
-    /// It has `starling.dev/force: enabled`: it is recreated if a changed field is immutable.
+    /// The object has `starling.dev/force: enabled`: it is recreated if a changed field is immutable.
     pub recreate: bool,
     /// Fields that are not applied once it exists; `body` is without them.
     pub ignored: Option<Ignored>,

@@ -1,4 +1,4 @@
-//! How long a busy cluster gets no requests: `Retry-After`, parsed and limited.
+//! The time for which a busy cluster gets no requests: `Retry-After`, parsed and limited.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What the status of a Sync shows about a target: whether the member holds it, and its progress.
+//! Reads from the status of a Sync whether the member holds a target, and the progress of that target.
 
 use std::time::Duration;
 
@@ -15,8 +15,8 @@ pub const PROGRESSING: &str = "Progressing";
 /// The reason of Ready and Healthy once an object failed, or was not healthy within `timeout`.
 pub const HEALTH_CHECK_FAILED: &str = "HealthCheckFailed";
 
-/// Whether the status of a Sync shows that this cluster holds this target. It does not if another target was attempted
-/// since, which may have been applied in part.
+/// Reports whether the status of a Sync shows that this cluster holds this target. It does not if another target was
+/// attempted since, which may have been applied in part.
 #[must_use]
 pub fn holds(status: &SyncStatus, target: &str, cluster_id: &str) -> bool {
     let attempted_another =
@@ -24,7 +24,8 @@ pub fn holds(status: &SyncStatus, target: &str, cluster_id: &str) -> bool {
     status.last_applied_target == target && status.last_applied_cluster_id == cluster_id && !attempted_another
 }
 
-/// Whether nothing is left to do for a target until the next drift check: it is applied and, with `wait`, healthy.
+/// Reports whether nothing is left to do for a target until the next drift check: it is applied and, with `wait`,
+/// healthy.
 #[must_use]
 pub fn is_settled(status: &SyncStatus, wait: bool, target: &str, cluster_id: &str) -> bool {
     holds(status, target, cluster_id) && !(wait && status.healthy_since.is_empty())
@@ -62,7 +63,8 @@ impl<'a> Admitted<'a> {
         }
     }
 
-    /// Whether the attempt of a retry has not ended: a Sync reports the request that it has handled with the outcome.
+    /// Reports whether the attempt of a retry has not ended: a Sync reports the request that it has handled with the
+    /// outcome.
     fn is_being_retried(&self, status: &SyncStatus) -> bool {
         let handled = Some(status.last_handled_reconcile_at.as_str());
         self.retried_for.is_some() && handled != self.retried_for && handled != self.requested_at

@@ -1,4 +1,4 @@
-//! When the entries of a SyncGroup form a new release.
+//! Decides when the entries of a SyncGroup form a new release.
 
 use std::time::Duration;
 
@@ -18,13 +18,13 @@ pub struct EntryWanted<'a> {
     pub name: &'a str,
     /// The revision of its Source.
     pub revision: &'a str,
-    /// When the Source was first observed at that revision; `None`: not recorded, so long ago.
+    /// Time at which the Source was first observed at that revision; `None`: not recorded, so long ago.
     pub revision_time: Option<Timestamp>,
     /// The template, with unresolved `$(cluster.*)`.
     pub template: &'a SyncTemplate,
 }
 
-/// What rolls out next.
+/// The release that rolls out next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum ReleaseStep {
@@ -34,7 +34,7 @@ pub enum ReleaseStep {
     Start(Release),
     /// The current release until this time: another Source may be about to change.
     Settle {
-        /// When the new release is formed.
+        /// Time at which the new release is formed.
         until: Timestamp,
     },
 }

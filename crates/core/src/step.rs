@@ -28,7 +28,7 @@ pub struct StepInput<'a> {
     pub dependencies: &'a Dependencies,
     /// The Cluster of the Sync; `None`: it does not exist.
     pub cluster: Option<SyncCluster<'a>>,
-    /// When the next drift check is due; `None`: unknown, so now.
+    /// Time at which the next drift check is due; `None`: unknown, so now.
     pub next_check: Option<Timestamp>,
     /// Whether a reconcile was requested by annotation and not made yet.
     pub requested: bool,
@@ -37,7 +37,7 @@ pub struct StepInput<'a> {
 /// The Cluster of a Sync.
 #[derive(Clone, Debug)]
 pub struct SyncCluster<'a> {
-    /// Whether the cluster is reachable.
+    /// The reachability of the cluster.
     pub reach: Reach,
     /// The UID of the `kube-system` namespace, from the status of the Cluster.
     pub id: &'a str,
@@ -70,7 +70,7 @@ pub enum Step {
     },
     /// Nothing until this time: the last attempt failed.
     Backoff {
-        /// When the Sync retries.
+        /// Time at which the Sync retries.
         until: Timestamp,
     },
     /// Apply this target.
@@ -83,12 +83,12 @@ pub enum Step {
     Idle {
         /// The target.
         wanted: Wanted,
-        /// When the next drift check is due.
+        /// Time at which the next drift check is due.
         until: Timestamp,
     },
 }
 
-/// What a Sync has to apply.
+/// The content that a Sync has to apply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wanted {
     /// The revision.

@@ -28,13 +28,13 @@ pub struct TokenLease {
     pub name: String,
     /// The lifetime to request. A member may grant less.
     pub lifetime: Duration,
-    /// When the token was issued.
+    /// Time at which the token was issued.
     pub issued_at: Timestamp,
-    /// When the token expires.
+    /// Time at which the token expires.
     pub expires_at: Timestamp,
 }
 
-/// What to do with a token.
+/// The next step for a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Renewal {
     /// Nothing until this time.
@@ -51,7 +51,7 @@ pub enum Renewal {
 pub struct LeaseError {
     /// The key of the annotation.
     pub annotation: &'static str,
-    /// Its value.
+    /// The value of the annotation.
     pub value: String,
     /// The expected format.
     pub expected: &'static str,

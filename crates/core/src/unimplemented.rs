@@ -104,7 +104,7 @@ fn of_strategy(strategy: &RolloutStrategy) -> Vec<String> {
     fields
 }
 
-/// Whether a type of task is implemented. A new type does not compile until it is added here.
+/// Reports whether a type of task is implemented. A new type does not compile until it is added here.
 fn is_implemented(task: StageTaskType) -> bool {
     match task {
         StageTaskType::TimedWait

@@ -16,8 +16,8 @@ use serde::{Deserialize, Serialize};
 
 const MINUTES_OF_A_DAY: u16 = 24 * 60;
 const DAYS: [&str; 7] = ["mon", "tue", "wed", "thu", "fri", "sat", "sun"];
-/// How many days ahead the next change is searched. A window changes within a week and a day, and within two weeks if a
-/// zone skips the day (as Samoa did).
+/// The number of days ahead in which the next change is searched. A window changes within a week and a day, and within
+/// two weeks if a zone skips the day (as Samoa did).
 const AHEAD: i64 = 15;
 
 /// A parsed window of the strategy.
@@ -35,7 +35,7 @@ pub struct Window {
     pub zone: TimeZone,
 }
 
-/// Why a window is invalid.
+/// The reason why a window is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WindowError {
     /// Neither or both of `allow` and `deny`.
@@ -46,7 +46,7 @@ pub enum WindowError {
     Text {
         /// `allow` or `deny`.
         field: &'static str,
-        /// What is wrong with it.
+        /// The error in the text.
         #[source]
         source: TextError,
     },
@@ -58,7 +58,7 @@ pub enum WindowError {
     },
 }
 
-/// Why the text of a window cannot be parsed. Each error quotes the part that is wrong.
+/// The reason why the text of a window cannot be parsed. Each error quotes the part that is wrong.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TextError {
     /// Neither times, nor days and times.
@@ -107,7 +107,7 @@ impl Window {
         })
     }
 
-    /// Whether the window is open.
+    /// Reports whether the window is open.
     #[must_use]
     pub fn is_open(&self, at: Timestamp) -> bool {
         Calendar::of(self, at).is_open(at)
@@ -178,7 +178,7 @@ fn at_minute(day: Date, minute: u16) -> Option<DateTime> {
 pub struct Calendar {
     allow: bool,
     intervals: Vec<(Timestamp, Timestamp)>,
-    /// When the intervals end.
+    /// Time at which the intervals end.
     ends: Timestamp,
 }
 
@@ -214,9 +214,9 @@ impl Calendar {
 pub struct Opening {
     /// Whether clusters may start: no `deny` window is open, and one `allow` window is, if there are any.
     pub is_open: bool,
-    /// When that changes; `None`: not before the calendars end.
+    /// Time at which `is_open` changes; `None`: not before the calendars end.
     pub changes_at: Option<Timestamp>,
-    /// When the first of the calendars ends; `None`: there are no windows.
+    /// Time at which the first of the calendars ends; `None`: there are no windows.
     pub known_until: Option<Timestamp>,
 }
 
@@ -243,7 +243,7 @@ pub fn combined(calendars: &[&Calendar], at: Timestamp) -> Opening {
     edges.sort_unstable();
     Opening {
         is_open,
-        // Where one interval ends and another begins, nothing changes.
+        // Nothing changes where one interval ends and another begins.
         changes_at: edges
             .into_iter()
             .find(|edge| open_at(calendars, *edge) != is_open),

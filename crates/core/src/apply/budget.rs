@@ -54,8 +54,8 @@ pub(super) fn exceeded(inventory: &Inventory, doomed: &[Entry], approved: &str) 
     })
 }
 
-/// Whether the deletion of an object deletes things that are not in an inventory: the content of a namespace, the
-/// objects of a kind, the data of a volume.
+/// Reports whether the deletion of an object deletes things that are not in an inventory: the content of a namespace,
+/// the objects of a kind, the data of a volume.
 #[must_use]
 pub fn takes_others_along(key: &ObjectId) -> bool {
     matches!(
@@ -65,8 +65,8 @@ pub fn takes_others_along(key: &ObjectId) -> bool {
     )
 }
 
-/// Whether the value of an annotation names a digest. Clusters of one group may lose different objects, so it may name
-/// several digests, separated by commas or spaces.
+/// Reports whether the value of an annotation names a digest. Clusters of one group may lose different objects, so it
+/// may name several digests, separated by commas or spaces.
 #[must_use]
 pub fn is_approved(annotation: &str, digest: &str) -> bool {
     annotation

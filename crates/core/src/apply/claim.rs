@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 
 use super::Live;
 
-/// What is known, before an object is written, about whether it is ours.
+/// The known ownership of an object before the object is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Claim<'a> {
-    /// Nothing.
+    /// No ownership is known.
     New,
     /// An earlier attempt meant to write it, and its response is unknown: the object may be ours, another owner's, or
     /// absent.
@@ -18,7 +18,7 @@ pub enum Claim<'a> {
 }
 
 impl Claim<'_> {
-    /// Whether the live object is the one that is claimed.
+    /// Reports whether the live object is the one that is claimed.
     ///
     /// Without a known response, our own entry of `metadata.managedFields` proves that an apply of ours succeeded:
     /// controllers do not copy it. On its own it proves nothing, since an object that was released keeps it.
@@ -31,8 +31,8 @@ impl Claim<'_> {
         }
     }
 
-    /// Whether fields that other managers own are taken back from them: an earlier apply succeeded and its response was
-    /// lost, so the other managers came later. Not if the object is to be kept, as one that was released.
+    /// Reports whether fields that other managers own are taken back from them: an earlier apply succeeded and its
+    /// response was lost, so the other managers came later. Not if the object is to be kept, as one that was released.
     #[must_use]
     pub fn takes_back(self, live: Live<'_>, owner: &str) -> bool {
         self == Self::Unconfirmed && self.is_of(live, owner) && !live.prune_disabled

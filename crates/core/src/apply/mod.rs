@@ -1,4 +1,4 @@
-//! What to write to a member: which objects to apply, skip and prune.
+//! Decides the writes to a member: which objects to apply, skip and prune.
 //!
 //! [`plan`] compares what the Sync wants with what is known of the member: the inventory (our objects there), the
 //! records (what was last sent, and the responses) and the drifted objects. An object without a change on either side
@@ -40,11 +40,11 @@ pub struct Record {
     pub fields_digest: String,
     /// `metadata.uid` of the response.
     pub uid: String,
-    /// How the object was managed when it was last observed.
+    /// The management state when the object was last observed.
     pub management: ManagementState,
 }
 
-/// How an object on the member is managed.
+/// The management state of an object on the member.
 ///
 /// Drift checks and the responses of applies keep this current, so that an apply needs no read first. A change on the
 /// member since the last drift check is not known here; the next one is at most one `interval` away.
@@ -67,7 +67,7 @@ pub struct ManagementState {
 pub struct ApplyInput<'a> {
     /// Our objects on the member, as read from there.
     pub inventory: &'a Inventory,
-    /// What the Sync wants: a complete render.
+    /// The objects that the Sync wants: a complete render.
     pub desired: &'a RenderedSet,
     /// The records of the last applies, as far as they are known.
     pub records: &'a BTreeMap<ObjectId, Record>,
@@ -75,7 +75,7 @@ pub struct ApplyInput<'a> {
     pub drifted: &'a BTreeSet<ObjectId>,
     /// Objects that belong to other owners, and to which: see [`kept_by`].
     pub kept: &'a BTreeMap<ObjectId, String>,
-    /// What protects an object that left the render from deletion.
+    /// The protection from deletion for an object that left the render.
     pub guard: Guard<'a>,
 }
 
@@ -90,7 +90,7 @@ impl<'a> ApplyInput<'a> {
     }
 }
 
-/// What the Sync allows.
+/// The options of the Sync.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
     /// Whether objects that are no longer rendered are deleted.
@@ -101,17 +101,17 @@ pub struct Options {
     pub conflicts_override: bool,
 }
 
-/// Why an object is applied.
+/// The reason to apply an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ApplyReason {
-    /// It is not known to be ours: it does not exist, or another owner created it.
+    /// The object is not known to be ours: it does not exist, or another owner created it.
     New,
     /// The rendered object differs from the body that was last sent.
     Changed,
-    /// It was changed or deleted on the member.
+    /// The object was changed or deleted on the member.
     Drifted,
-    /// It is ours, but the body that was last sent is unknown. The object is read first, and not written if the member
-    /// already holds it.
+    /// The object is ours, but the body that was last sent is unknown. The object is read first, and not written if the
+    /// member already holds it.
     Unknown,
 }
 
@@ -120,15 +120,15 @@ pub enum ApplyReason {
 pub struct Step<'a> {
     /// The object.
     pub object: &'a RenderedObject,
-    /// Why it is applied.
+    /// The reason to apply the object.
     pub reason: ApplyReason,
     /// Whether fields are taken from other managers.
     pub force: bool,
-    /// What is known of the ownership.
+    /// The known ownership of the object.
     pub claim: Claim<'a>,
 }
 
-/// Why nothing is pruned although objects left the render.
+/// The reason why nothing is pruned although objects left the render.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PruneBlocker {
     /// [`Options::prune`] is off.
@@ -141,7 +141,7 @@ pub enum PruneBlocker {
     Budget(HeldDeletions),
 }
 
-/// What to do on one member, in this order.
+/// The writes to one member, in this order.
 #[derive(Clone, Debug, Default)]
 pub struct ApplyPlan<'a> {
     /// The inventory to store before the first write: all entries that it has, and everything that may be written.
@@ -154,8 +154,8 @@ pub struct ApplyPlan<'a> {
     pub left_alone: Vec<&'a ObjectId>,
     /// Objects that are not written because they belong to other owners, and to which.
     pub kept: Vec<(&'a ObjectId, &'a str)>,
-    /// What to delete by step, in order; steps without an entry are left out. A step begins once the objects of the
-    /// steps before it are gone.
+    /// The objects to delete by step, in order; steps without an entry are left out. A step begins once the objects of
+    /// the steps before it are gone.
     pub prune: Vec<(DeletionStep, Vec<Entry>)>,
     /// Objects that another Sync of the same owner holds or is about to hold. They leave the inventory once they have
     /// the label of the other Sync, and are not deleted.
@@ -163,7 +163,7 @@ pub struct ApplyPlan<'a> {
     /// Objects that were there before Starling and whose deletion would delete others ([`is_let_go`]). Their label and
     /// fields are given up, and they are not deleted.
     pub let_go: Vec<Entry>,
-    /// Why `prune` is empty although the inventory lists objects that are neither desired nor handed over.
+    /// The reason why `prune` is empty although the inventory lists objects that are neither desired nor handed over.
     pub prune_blocker: Option<PruneBlocker>,
 }
 
@@ -176,7 +176,7 @@ pub fn plan<'a>(observed: ApplyInput<'a>, options: Options) -> ApplyPlan<'a> {
     };
     let mut phases: BTreeMap<Phase, Vec<Step<'a>>> = BTreeMap::new();
     for object in &observed.desired.objects {
-        // What is not written is not claimed: it stays in the inventory if it is listed, and is not added.
+        // An object that is not written is not claimed: it stays in the inventory if it is listed, and is not added.
         if let Some(owner) = observed.kept.get(&object.key) {
             plan.kept.push((&object.key, owner));
             continue;
@@ -190,7 +190,7 @@ pub fn plan<'a>(observed: ApplyInput<'a>, options: Options) -> ApplyPlan<'a> {
             .map(|record| record.uid.clone())
             .unwrap_or_default();
         plan.claim.insert(Entry::new(object.key.clone(), uid));
-        // What is wanted again is not held any more.
+        // An object that is wanted again is not held any more.
         plan.claim.hold(&object.key, None);
         match step(object, &observed, options) {
             Some(step) => phases.entry(Phase::of(&object.key)).or_default().push(step),
@@ -217,8 +217,8 @@ pub fn plan<'a>(observed: ApplyInput<'a>, options: Options) -> ApplyPlan<'a> {
     plan
 }
 
-/// Whether git or the live object excludes the object from reconciliation. An object that is gone is created again,
-/// unless git excludes it.
+/// Reports whether git or the live object excludes the object from reconciliation. An object that is gone is created
+/// again, unless git excludes it.
 fn is_left_alone(object: &RenderedObject, observed: &ApplyInput<'_>) -> bool {
     let asked_there = observed
         .record(&object.key)

@@ -1,4 +1,4 @@
-//! What may be deleted. Absence is not intent: see [`plan_prune`] and [`prune_verdict`].
+//! Decides which objects may be deleted. Absence is not intent: see [`plan_prune`] and [`prune_verdict`].
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -35,14 +35,14 @@ impl Live<'static> {
 }
 
 impl Live<'_> {
-    /// Whether an apply of this owner succeeded once; an object that was released still shows it.
+    /// Reports whether an apply of this owner succeeded once; an object that was released still shows it.
     #[must_use]
     pub fn is_applied_by(&self, owner: &str) -> bool {
         self.owner == Some(owner) && self.owner_is_applied
     }
 }
 
-/// What happens to an inventory entry that is to be pruned.
+/// The decision about an inventory entry that is to be pruned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PruneVerdict {
     /// Delete the object, with this UID as the precondition.
@@ -85,12 +85,12 @@ pub fn prune_verdict(entry: &Entry, live: Option<Live<'_>>, owner: &str) -> Prun
     }
 }
 
-/// What the other Syncs want of the objects that left this render.
+/// The objects that left this render and that other Syncs want.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SiblingObjects {
     /// The objects that other Syncs of the same owner hold, or are about to hold, on this member.
     Known(BTreeSet<ObjectId>),
-    /// It is unknown, for this reason: nothing may be pruned.
+    /// The objects of other Syncs are unknown, for this reason: nothing may be pruned.
     Unknown(String),
 }
 
@@ -102,16 +102,16 @@ impl SiblingObjects {
     }
 }
 
-/// What protects an object that left the render from deletion.
+/// The protection from deletion for an object that left the render.
 #[derive(Clone, Copy, Debug)]
 pub struct Guard<'a> {
-    /// What other Syncs hold.
+    /// The objects that other Syncs hold.
     pub siblings: &'a SiblingObjects,
     /// The digests of approved deletions: see [`budget::is_approved`].
     pub approved: &'a str,
 }
 
-/// What is pruned, and what is not.
+/// The objects that are pruned, and those that are not.
 #[derive(Debug, Default)]
 pub(super) struct Pruning {
     /// The entries to prune by step, in order.
@@ -122,7 +122,7 @@ pub(super) struct Pruning {
     pub(super) let_go: Vec<Entry>,
     /// Objects whose deletion requires an approval.
     pub(super) held: Vec<Entry>,
-    /// Why `prune` is empty although objects left the render.
+    /// The reason why `prune` is empty although objects left the render.
     pub(super) blocker: Option<PruneBlocker>,
 }
 
@@ -134,9 +134,9 @@ pub fn left_over(inventory: &Inventory, desired: &RenderedSet) -> Vec<Entry> {
     left.filter_map(|(key, _)| inventory.entry(key)).collect()
 }
 
-/// Whether an object is let go of and not deleted: its deletion would delete others, and it is not known that an apply
-/// created it. A namespace that a person made has content that no inventory lists. The namespace of the inventories is
-/// never deleted: all Syncs of the cluster would lose them.
+/// Reports whether an object is let go of and not deleted: its deletion would delete others, and it is not known that
+/// an apply created it. A namespace that a person made has content that no inventory lists. The namespace of the
+/// inventories is never deleted: all Syncs of the cluster would lose them.
 #[must_use]
 pub fn is_let_go(entry: &Entry) -> bool {
     let has_inventories = entry.key.kind == "Namespace" && entry.key.name == SYSTEM_NAMESPACE;

@@ -1,10 +1,10 @@
-//! Whether an object is deleted and recreated because a field that changed is immutable.
+//! Decides whether an object is deleted and recreated because a field that changed is immutable.
 
 use super::claim::Claim;
 use super::prune::Live;
 use crate::object::ObjectId;
 
-/// What happens to an object with a changed immutable field.
+/// The decision about an object with a changed immutable field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Recreation {
     /// Delete the object, with this UID as the precondition, and create it again.

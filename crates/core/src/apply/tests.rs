@@ -270,7 +270,7 @@ proptest! {
         then in btree_map(0_u8..12, 0_u8..3, 0..10),
     ) {
         let plan = world.plan();
-        // What the member holds: as recorded, except for what the attempt did before its responses were lost.
+        // The objects on the member: as recorded, except for what the attempt did before its responses were lost.
         let mut member: BTreeMap<ObjectId, String> = world
             .records
             .iter()

@@ -33,17 +33,17 @@ pub struct Durations {
 pub enum Estimate {
     /// The time, if nothing else happens.
     At {
-        /// When the cluster starts; `None`: it has started, or the estimate is for a group.
+        /// Time at which the cluster starts; `None`: it has started, or the estimate is for a group.
         #[serde(skip_serializing_if = "Option::is_none")]
         starts_at: Option<Timestamp>,
-        /// When the cluster or group is done.
+        /// Time at which the cluster or group is done.
         done_at: Timestamp,
         /// Number of recorded durations that the estimate uses.
         recorded: usize,
     },
     /// No estimate.
     Unknown {
-        /// Why there is none.
+        /// The reason why there is no estimate.
         why: String,
     },
 }
@@ -69,7 +69,7 @@ impl Durations {
         self.of.len()
     }
 
-    /// Whether there are no durations.
+    /// Reports whether there are no durations.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.of.is_empty()
@@ -140,7 +140,7 @@ fn estimate(
     }
 }
 
-/// Why there is no estimate.
+/// The reason why there is no estimate.
 #[derive(Debug, thiserror::Error)]
 enum NoEstimate {
     #[error("the group does not select this cluster")]
@@ -187,7 +187,7 @@ fn run(
 struct World<'a> {
     input: PlanInput,
     durations: &'a Durations,
-    /// When each cluster in progress is healthy.
+    /// Time at which each cluster in progress is healthy.
     ends: BTreeMap<String, Timestamp>,
 }
 

@@ -46,10 +46,10 @@ pub struct Blocker {
     pub reason: String,
     /// The message.
     pub text: String,
-    /// When it ends, if it has a time.
+    /// Time at which the blocker ends, if it has such a time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub until: Option<Timestamp>,
-    /// What ends it.
+    /// The event that ends the blocker.
     pub ends_with: String,
 }
 
@@ -234,7 +234,7 @@ fn blockers(explainer: &Explainer<'_>) -> Vec<Blocker> {
     blockers.collect()
 }
 
-/// Whether a reason blocks one cluster and no other.
+/// Reports whether a reason blocks one cluster and no other.
 fn is_own(reason: &HoldReason) -> bool {
     matches!(
         reason,

@@ -402,8 +402,8 @@ impl Explainer<'_> {
     }
 }
 
-/// Whether no slot is free. Older releases may have some of the slots that were in use before the plan, and the plan
-/// itself starts some of the busy clusters.
+/// Reports whether no slot is free. Older releases may have some of the slots that were in use before the plan, and the
+/// plan itself starts some of the busy clusters.
 fn is_full(tally: &Tally, busy: &[&str], slots: usize) -> bool {
     tally.in_flight.max(busy.len()) >= slots
 }

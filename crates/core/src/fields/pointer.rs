@@ -13,16 +13,16 @@ pub struct Pointer {
     tokens: Vec<String>,
 }
 
-/// Why a text is not a pointer to a field.
+/// An error in the text of a pointer to a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum PointerError {
-    /// It does not begin with `/`.
+    /// The text does not begin with `/`.
     #[error("is not a JSON pointer: it must begin with /, as in /spec/replicas")]
     NoSlash,
     /// A `~` that is neither `~0` nor `~1`.
     #[error("is not a JSON pointer: ~ must be written as ~0, and / within a name as ~1")]
     Tilde,
-    /// It names no field, or the position after the last item of a list.
+    /// The text names no field, or the position after the last item of a list.
     #[error("names no field: give a path such as /spec/replicas")]
     NoField,
 }
@@ -33,7 +33,7 @@ impl Pointer {
         &self.tokens
     }
 
-    /// Whether this is, or contains, the field with these tokens.
+    /// Reports whether the pointer is, or contains, the field with these tokens.
     #[must_use]
     pub fn covers(&self, tokens: &[&str]) -> bool {
         self.tokens.len() <= tokens.len() && self.tokens.iter().zip(tokens).all(|(ours, other)| ours == other)

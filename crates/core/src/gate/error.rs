@@ -1,10 +1,10 @@
-//! Why a task of a stage cannot be carried out as written.
+//! The errors of tasks of a stage that cannot be carried out as written.
 
 use starling_api::StageTaskType;
 
 use super::metric::TestError;
 
-/// What is wrong with a task of `rolloutStrategy`. Each error names the field below the task.
+/// An error in a task of `rolloutStrategy`. Each error names the field below the task.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TaskError {
     /// The field with the parameters of the type is missing.

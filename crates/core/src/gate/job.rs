@@ -12,7 +12,7 @@ use super::{Evaluation, GateId, Side, TaskError};
 const NAME_LIMIT: usize = 63;
 /// The number of hex digits of the hash in a name.
 const HASH: usize = 8;
-/// How long a Job is kept after its end, in seconds, unless its template has a value: a day, to read its logs.
+/// The time that a Job is kept after its end, in seconds, unless its template has a value: a day, to read its logs.
 const KEPT: u32 = 24 * 60 * 60;
 /// The number of characters of a message of the Job controller that are quoted.
 const QUOTED: usize = 300;
@@ -91,7 +91,7 @@ pub fn object(template: &Value, owner: &JobOwner<'_>) -> Value {
     })
 }
 
-/// Whether a Job belongs to a gate.
+/// Reports whether a Job belongs to a gate.
 #[must_use]
 pub fn is_of(job: &Job, id: &GateId) -> bool {
     let marked = job.annotations().get(GATE).is_some_and(|key| *key == id.key());

@@ -40,7 +40,7 @@ impl Sample {
     }
 }
 
-/// Why a test has no result.
+/// The reason why a test has no result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Problem {
     /// The result has another type: this one, with an article.
@@ -138,7 +138,7 @@ fn refusal(status: u16, error: &str) -> Evaluation {
     }
 }
 
-/// Why the result of a query cannot be tested.
+/// The reason why the result of a query cannot be tested.
 #[derive(Debug, thiserror::Error)]
 enum ResultError {
     #[error("{:?} is not a number", cut(.0))]

@@ -80,7 +80,7 @@ pub struct GateId {
     pub side: Side,
     /// The index in the list.
     pub index: usize,
-    /// When the turn of the gate came.
+    /// Time at which the turn of the gate came.
     pub begun_at: Timestamp,
 }
 
@@ -113,7 +113,7 @@ pub struct Task {
     pub interval: Duration,
 }
 
-/// How a gate is evaluated.
+/// The effect that evaluates a gate.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
     /// Call a webhook.
@@ -272,7 +272,7 @@ pub enum GateResult {
     },
 }
 
-/// What follows from an evaluation.
+/// The next step after an evaluation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NextStep {
     /// The gate has this result.

@@ -37,7 +37,7 @@ pub struct GateRequest {
     pub list: &'static str,
     /// The index in the list.
     pub task: usize,
-    /// When the turn of the gate came, in RFC 3339 format.
+    /// Time at which the turn of the gate came, in RFC 3339 format.
     pub start_time: String,
     /// The clusters of the stage.
     pub clusters: Clusters,
@@ -130,7 +130,7 @@ fn parse(body: &[u8]) -> Result<Response, serde_json::Error> {
     }
 }
 
-/// Whether the same request may get another response: the server has a failure, or is busy.
+/// Reports whether the same request may get another response: the server has a failure, or is busy.
 pub(super) fn is_retryable(status: u16) -> bool {
     matches!(status, 408 | 425 | 429) || status >= 500
 }

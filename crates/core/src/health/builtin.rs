@@ -9,7 +9,7 @@ use super::Health;
 use super::fields::{Malformed, conditions, integer, integer_or, nested, text_or};
 use crate::object::ObjectId;
 
-/// How long a pod may be unschedulable before it counts as failed; the number is from kstatus.
+/// The time that a pod may be unschedulable before it counts as failed; the number is from kstatus.
 const SCHEDULE_WINDOW: Duration = Duration::from_secs(15);
 /// The `progressDeadlineSeconds` with which the Deployment controller has no deadline: the largest int32.
 const NO_DEADLINE: i64 = 2_147_483_647;
@@ -215,7 +215,7 @@ fn pod(object: &Value, now: Timestamp) -> Result<Health, Malformed> {
     }
 }
 
-/// Whether a pod is so new that the scheduler may still place it.
+/// Reports whether a pod is so new that the scheduler may still place it.
 fn is_new(object: &Value, now: Timestamp) -> bool {
     let made: Option<Timestamp> = text_or(object, &["metadata", "creationTimestamp"], "")
         .parse()

@@ -1,4 +1,4 @@
-//! When the next health check of unhealthy objects is due.
+//! Schedules the health checks of unhealthy objects.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ pub struct Cadence {
     checks: u32,
     /// Consecutive checks that found the objects failed.
     failures: u32,
-    /// When the next check is due; `None`: with the next drift check.
+    /// Time at which the next check is due; `None`: with the next drift check.
     next: Option<Timestamp>,
 }
 

@@ -1,6 +1,6 @@
-//! Which kinds have a health that requires a read.
+//! The kinds that have a health that requires a read.
 
-/// Whether an object of this kind can be unhealthy, so that it has to be read.
+/// Reports whether an object of this kind can be unhealthy, so that it has to be read.
 ///
 /// Kinds without a status, and those whose status the rules do not use, are healthy once they are applied. An unknown
 /// kind may have conditions, so it has to be read.

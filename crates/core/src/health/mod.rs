@@ -31,17 +31,17 @@ use fields::{Malformed, conditions, integer, text};
 /// The status of an object, by kstatus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Status {
-    /// It did not reach the state of its spec, and will not without help.
+    /// The object did not reach the state of its spec, and will not without help.
     Failed,
-    /// It does not exist.
+    /// The object does not exist.
     NotFound,
-    /// It is being deleted.
+    /// The object is being deleted.
     Terminating,
-    /// It could not be read, or does not have the schema of its kind.
+    /// The object could not be read, or does not have the schema of its kind.
     Unknown,
-    /// It is not in the state of its spec yet.
+    /// The object is not in the state of its spec yet.
     InProgress,
-    /// It is in the state of its spec.
+    /// The object is in the state of its spec.
     Current,
 }
 

@@ -22,13 +22,13 @@ struct Known {
     reached: String,
 }
 
-/// Whether a read of an object is current.
+/// The freshness of a read of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Read {
-    /// It shows the state of the object.
+    /// The read shows the state of the object.
     Fresh,
-    /// It is older than the last known write, and shows nothing. A read from the watch cache of another API server than
-    /// the one that was written to may be that old.
+    /// The read is older than the last known write, and shows nothing. A read from the watch cache of another API
+    /// server than the one that was written to may be that old.
     Stale,
 }
 
@@ -43,7 +43,7 @@ impl HealthRecords {
         Self { objects }
     }
 
-    /// Whether no object has a health.
+    /// Reports whether no object has a health.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.objects.is_empty()

@@ -16,7 +16,7 @@ pub enum HealthVerdict {
     Healthy,
     /// Some objects are not healthy, and the timeout is not over.
     Waiting {
-        /// When the set counts as failed.
+        /// Time at which the set counts as failed.
         until: Timestamp,
         /// The objects that are not healthy.
         unhealthy: Vec<(ObjectId, Health)>,

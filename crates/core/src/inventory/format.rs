@@ -24,7 +24,7 @@ const FIELDS: usize = 5;
 /// The start of the first line.
 const FORMAT: &str = "starling-inventory/1";
 
-/// Why a text is not a shard of an inventory.
+/// The reason why a text is not a shard of an inventory.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum FormatError {
     /// The first line does not name a format.
@@ -44,7 +44,7 @@ pub enum FormatError {
     Line {
         /// Counted from 1; the first line has the format.
         line: usize,
-        /// What is wrong with the line.
+        /// The error in the line.
         problem: &'static str,
     },
 }

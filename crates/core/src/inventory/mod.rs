@@ -19,7 +19,7 @@ use crate::object::ObjectId;
 pub struct Entry {
     /// The ID of the object.
     pub key: ObjectId,
-    /// What is known of the object.
+    /// The recorded properties of the object.
     pub listed: Listed,
 }
 
@@ -42,18 +42,18 @@ impl Entry {
     }
 }
 
-/// What an inventory says of one object.
+/// The properties of one object that an inventory records.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Listed {
     /// The UID of the object that was applied; empty from the claim until the response.
     pub uid: String,
-    /// Where the object comes from.
+    /// The origin of the object.
     pub origin: Origin,
     /// The number of objects when the deletion of this one was first held; `None`: it is not held.
     pub held_of: Option<usize>,
 }
 
-/// Where an object of an inventory comes from.
+/// The origin of an object of an inventory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Origin {
     /// Not known yet: the object is claimed, and the response to its first apply is missing.
@@ -61,7 +61,7 @@ pub enum Origin {
     Unknown,
     /// The first apply created it.
     Created,
-    /// It was there before the first apply.
+    /// The object existed before the first apply.
     Adopted,
 }
 
@@ -118,7 +118,7 @@ impl Inventory {
         self.entries.get(key).map(|listed| listed.uid.as_str())
     }
 
-    /// Whether the object is listed, with or without a UID.
+    /// Reports whether the object is listed, with or without a UID.
     #[must_use]
     pub fn contains(&self, key: &ObjectId) -> bool {
         self.entries.contains_key(key)
@@ -130,7 +130,7 @@ impl Inventory {
         self.entries.len()
     }
 
-    /// Whether there is no entry.
+    /// Reports whether there is no entry.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
@@ -180,8 +180,8 @@ impl Inventory {
         }
     }
 
-    /// Whether both list the same objects with the same holds, whatever their UIDs: nothing has to be stored before
-    /// the first write.
+    /// Reports whether both inventories list the same objects with the same holds, whatever their UIDs: nothing has to
+    /// be stored before the first write.
     #[must_use]
     pub fn claims_the_same(&self, other: &Self) -> bool {
         let claim = |(key, listed): (_, &Listed)| (key, listed.held_of);

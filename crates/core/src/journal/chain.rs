@@ -27,7 +27,7 @@ impl End {
     }
 }
 
-/// What is recorded of a chain outside of its entries.
+/// The ends of a chain, which are recorded outside of its entries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chain {
     /// The last entry that was deleted because of its age.

@@ -11,16 +11,16 @@ use crate::plan::{
     RolloutView, StagePlan, Strategy, Tally,
 };
 
-/// Why an entry cannot be read.
+/// The reason why an entry cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotReadable {
-    /// It does not have the format of any version of Starling.
+    /// The entry does not have the format of any version of Starling.
     #[error("cannot be read: {0}")]
     Form(String),
-    /// It has another format version.
+    /// The entry has another format version.
     #[error("has format version {0}; this program reads version {VERSION}")]
     Version(u32),
-    /// It is a change, and the entry before it is missing.
+    /// The entry is a change, and the entry before it is missing.
     #[error("is a change of an entry that is missing")]
     NoWhole,
 }
@@ -108,7 +108,7 @@ impl Head {
         }
     }
 
-    /// Whether `input` is the same, except for the time and the clusters.
+    /// Reports whether `input` is the same, except for the time and the clusters.
     pub(super) fn is_of(&self, input: &PlanInput) -> bool {
         self.strategy == input.strategy
             && self.rollout == input.rollout

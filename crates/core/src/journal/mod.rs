@@ -39,7 +39,7 @@ pub struct Entry {
     pub rollout: i64,
     /// The number of the entry in its group, from 1 on and without gaps.
     pub seq: i64,
-    /// When the plan was made.
+    /// Time at which the plan was made.
     pub at: Timestamp,
     /// A [`Body`] in JSON.
     pub body: String,

@@ -43,13 +43,13 @@ pub struct PastRollout {
     pub release: String,
     /// The direction.
     pub direction: Direction,
-    /// When it started.
+    /// Time at which the rollout started.
     pub started_at: Timestamp,
     /// The time of the first entry that is available.
     pub recorded_from: Timestamp,
     /// The time of the newest entry.
     pub recorded_until: Timestamp,
-    /// When it reached its outcome; `None`: it was in progress to the last.
+    /// Time at which the rollout reached its outcome; `None`: the rollout is in progress in the newest entry.
     pub ended_at: Option<Timestamp>,
     /// The last outcome.
     pub outcome: String,
@@ -69,10 +69,10 @@ pub struct PastRollout {
 pub struct RecordedAction {
     /// The action, such as `approve stage canary` or `pause`.
     pub what: String,
-    /// Who requested it, why and when.
+    /// The user who requested the action, the reason, and the time.
     #[serde(flatten)]
     pub attribution: Attribution,
-    /// When it was undone.
+    /// Time at which the action was undone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub until: Option<Timestamp>,
 }

@@ -41,7 +41,7 @@ pub struct Draft {
     pub body: String,
     /// Whether the entry can be read without a previous one.
     pub is_whole: bool,
-    /// When the plan was made.
+    /// Time at which the plan was made.
     pub at: Timestamp,
     newest: Box<Newest>,
 }
@@ -163,8 +163,9 @@ impl Newest {
     }
 }
 
-/// Whether two plans have the same stages. A group without stages has no stage records: each plan makes the record of
-/// its only stage anew with its own time, which would count as a change for ever once the rollout has succeeded.
+/// Reports whether two plans have the same stages. A group without stages has no stage records: each plan makes the
+/// record of its only stage anew with its own time, which would count as a change for ever once the rollout has
+/// succeeded.
 fn same_stages(before: &[StagePlan], now: &[StagePlan]) -> bool {
     let ([before], [now]) = (before, now) else {
         return before == now;
@@ -190,7 +191,7 @@ fn hash(view: &ClusterView) -> u64 {
     hasher.finish()
 }
 
-/// Whether something was admitted in this rollout before this plan.
+/// Reports whether something was admitted in this rollout before this plan.
 fn has_admitted(input: &PlanInput) -> bool {
     let entries = input.clusters.values().flat_map(|view| view.entries.values());
     let mut syncs = entries.filter_map(|entry| entry.observed.as_ref());

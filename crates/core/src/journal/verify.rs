@@ -41,7 +41,7 @@ pub enum FlawKind {
     /// The entry cannot be read.
     #[error("{0}")]
     Unreadable(#[from] NotReadable),
-    /// Its plan breaks a rule.
+    /// The plan of the entry breaks a rule.
     #[error("the plan breaks a rule: {0}")]
     Rule(#[from] Violation),
     /// The input of its plan does not follow from the previous entries.
@@ -50,7 +50,7 @@ pub enum FlawKind {
     /// The number of its rollout is lower than that of the previous entry.
     #[error("it is of rollout {rollout}, after an entry of rollout {before}")]
     Backwards {
-        /// Its rollout.
+        /// The rollout of the entry.
         rollout: i64,
         /// The rollout of the previous entry.
         before: i64,

@@ -1,4 +1,4 @@
-//! Which of the startable clusters start, and what blocks the others.
+//! Decides which of the startable clusters start, and what blocks the others.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ pub(super) struct Admitter<'a> {
     input: &'a PlanInput,
     stages: &'a [StageState],
     tally: Tally,
-    /// Why nothing starts in the whole group.
+    /// The reason why nothing starts in the whole group.
     stop: Option<HoldReason>,
 }
 
@@ -30,7 +30,7 @@ pub(super) struct AdmissionResult {
     pub(super) decisions: BTreeMap<String, Decision>,
     /// Whether a failed cluster waits for a slot to be retried.
     pub(super) retry_waits: bool,
-    /// When the first calendar ends that a cluster waits for: windows after that time are unknown.
+    /// Earliest end of the calendars that clusters wait for: windows after that time are unknown.
     pub(super) known_until: Option<Timestamp>,
 }
 
@@ -304,7 +304,7 @@ fn own_decision(class: &Class) -> Option<Decision> {
     })
 }
 
-/// Whether an opening or closing window ends the hold.
+/// Reports whether an opening or closing window ends the hold.
 fn depends_on_windows(reason: &HoldReason) -> bool {
     matches!(reason, HoldReason::WindowClosed | HoldReason::Jitter)
 }

@@ -12,9 +12,9 @@ pub(super) struct Candidate {
     pub(super) to: AdmittedRelease,
     /// Whether its admission has begun before.
     pub(super) begun: bool,
-    /// When the jitter of the cluster is over; `None`: its stage has not opened.
+    /// Time at which the jitter of the cluster is over; `None`: its stage has not opened.
     pub(super) eligible_at: Option<Timestamp>,
-    /// Whether the windows of the cluster are open.
+    /// The state of the windows of the cluster.
     pub(super) opening: Opening,
     /// Whether its stage is open.
     pub(super) is_open: bool,

@@ -214,10 +214,10 @@ impl<'a> Classifier<'a, '_> {
             .ok()
     }
 
-    /// Whether the admission of the cluster was interrupted between two entries: this release admitted some entries,
-    /// which are not done, and the missing entries were last admitted earlier by another release, or hold the last
-    /// known good release. Otherwise the missing entries differ from their target because their parameters changed, or
-    /// because the release returned.
+    /// Reports whether the admission of the cluster was interrupted between two entries: this release admitted some
+    /// entries, which are not done, and the missing entries were last admitted earlier by another release, or hold the
+    /// last known good release. Otherwise the missing entries differ from their target because their parameters
+    /// changed, or because the release returned.
     fn is_begun(&self) -> bool {
         let under_way = self
             .entries

@@ -1,14 +1,14 @@
-//! How a rollout ends: whether the next release has to wait for it, and whether its release is known to be good.
+//! The end of a rollout: whether the next release has to wait for it, and whether its release is known to be good.
 
 use super::report::{Bucket, bucket};
 use super::stages::{RolloutVerdict, StagePhase, StageWait};
 use super::types::{Decision, HoldReason, Plan};
 
 impl Plan {
-    /// Whether nothing of the rollout proceeds by itself: it succeeded or stopped, or its clusters are done, failed
-    /// (their Syncs keep retrying) or on hold, and no stage waits for anything but a proof that none of its clusters
-    /// provides, or for clusters that `maxUnavailable` holds. The next release then does not wait for this rollout, and
-    /// may be the fix.
+    /// Reports whether nothing of the rollout proceeds by itself: it succeeded or stopped, or its clusters are done,
+    /// failed (their Syncs keep retrying) or on hold, and no stage waits for anything but a proof that none of its
+    /// clusters provides, or for clusters that `maxUnavailable` holds. The next release then does not wait for this
+    /// rollout, and may be the fix.
     #[must_use]
     pub fn is_over(&self) -> bool {
         if self.verdict != RolloutVerdict::InProgress {
@@ -27,8 +27,8 @@ impl Plan {
                 .all(|decision| is_at_rest(decision, is_stuck))
     }
 
-    /// Whether nothing is in flight and `maxUnavailable` holds clusters, so that only the recovery of a failed cluster
-    /// lets them start.
+    /// Reports whether nothing is in flight and `maxUnavailable` holds clusters, so that only the recovery of a failed
+    /// cluster lets them start.
     fn is_stuck(&self) -> bool {
         let mut decisions = self.decisions.values();
         let starts =
@@ -37,9 +37,9 @@ impl Plan {
         self.tally.in_flight == 0 && !decisions.clone().any(starts) && decisions.any(waits)
     }
 
-    /// Whether the release succeeded on the whole group, so that a rollback may return to it: every reachable cluster
-    /// holds it, and at least one does. Skipped clusters do not hold it, and there may be a reason for that. Clusters
-    /// that were unreachable all the time prove nothing, and every large fleet has some.
+    /// Reports whether the release succeeded on the whole group, so that a rollback may return to it: every reachable
+    /// cluster holds it, and at least one does. Skipped clusters do not hold it, and there may be a reason for that.
+    /// Clusters that were unreachable all the time prove nothing, and every large fleet has some.
     #[must_use]
     pub fn is_known_good(&self) -> bool {
         let buckets = || self.decisions.values().map(bucket);

@@ -27,7 +27,7 @@ pub(super) enum EntryProgress {
     Finished,
     /// Healthy, and finished at this time if it stays healthy.
     Soaking(Timestamp),
-    /// It was healthy and is not now. The timeout of its health check applies, not the progress deadline.
+    /// The entry was healthy and is not now. The timeout of its health check applies, not the progress deadline.
     SoakInterrupted,
     /// An attempt is in progress.
     Working,
@@ -114,8 +114,8 @@ pub(super) fn soaks_until(entries: &[EntryState<'_>]) -> Option<Timestamp> {
     last
 }
 
-/// Whether an admission is in progress, and not in backoff because one of `others` failed that was admitted with it or
-/// after it. The `newest` release comes after the failures of every other release, whatever the clocks said.
+/// Reports whether an admission is in progress, and not in backoff because one of `others` failed that was admitted
+/// with it or after it. The `newest` release comes after the failures of every other release, whatever the clocks said.
 pub(super) fn is_at_work(entry: &EntryState<'_>, others: &[EntryState<'_>], newest: bool) -> bool {
     let Some(sync) = entry.sync.filter(|sync| !sync.suspended) else {
         return false;

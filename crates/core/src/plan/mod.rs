@@ -152,7 +152,7 @@ fn verdict(
 ) -> RolloutVerdict {
     let passed = |stage: &StagePlan| matches!(stage.phase, StagePhase::Passed | StagePhase::Skipped(_));
     let skips_unreachable = !walk::waits_for_unreachable(input);
-    // Whether clusters that vanished at once are done is unknown. Without clusters, nothing is left to do.
+    // The plan cannot know whether clusters that vanished at once are done. Without clusters, nothing is left to do.
     let nothing_to_do = input.clusters.is_empty() && stop.is_none();
     if !input.membership_held
         && (nothing_to_do || stages.iter().all(passed))

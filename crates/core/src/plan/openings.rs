@@ -1,4 +1,4 @@
-//! Which windows are open for which clusters.
+//! Determines the windows that are open for each cluster.
 
 use std::collections::BTreeMap;
 

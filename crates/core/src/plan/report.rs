@@ -41,7 +41,7 @@ pub struct Report {
     /// The open stages, by name, in which nothing is in flight but clusters that soak, and when the last of them has
     /// soaked.
     pub soaks: BTreeMap<String, Timestamp>,
-    /// What blocks pending clusters: reason, message, and when it is evaluated again.
+    /// The blockers of pending clusters: reason, message, and time of the next evaluation.
     pub blocked_by: Vec<(&'static str, String, Option<Timestamp>)>,
     /// Clusters with problems, worst first: name, reason, message, since.
     pub problems: Vec<Problem>,

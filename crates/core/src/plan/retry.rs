@@ -1,4 +1,4 @@
-//! Which failed clusters are admitted again because an operator requested a retry.
+//! Determines the failed clusters that are admitted again because an operator requested a retry.
 //!
 //! A retry takes a slot like a start, after the starts of the same plan, and begins a new `progressDeadline`. Whatever
 //! stops all starts (suspended, paused, aborted, too many clusters left at once) also stops retries. The failure limit
@@ -23,12 +23,12 @@ pub(super) struct DueRetry {
 pub struct PendingRetry {
     /// The time of the newest request.
     pub requested_at: Timestamp,
-    /// What the retry waits for.
+    /// The reason why the retry waits.
     pub reason: HoldReason,
 }
 
-/// Whether something began before a request. API servers record whole seconds, so what began within the second of the
-/// request counts as earlier.
+/// Reports whether something began before a request. API servers record whole seconds, so what began within the second
+/// of the request counts as earlier.
 #[must_use]
 pub fn began_before(begun_at: Timestamp, requested_at: Timestamp) -> bool {
     begun_at.duration_since(requested_at) < REQUEST_RESOLUTION

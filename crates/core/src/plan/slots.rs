@@ -1,4 +1,4 @@
-//! How many more clusters the limits allow to start.
+//! The number of further clusters that the limits allow to start.
 
 use super::candidate::Candidate;
 use super::stages::Direction;
@@ -45,7 +45,7 @@ impl Counter {
         has_slot && may_spread
     }
 
-    /// Whether one more cluster may be unavailable, or this one already is.
+    /// Reports whether one more cluster may be unavailable, or this one already is.
     fn may_be_unavailable(&self, state: &ClusterState<'_>, candidate: &Candidate) -> bool {
         state.is_unavailable(candidate.is_open) || self.unavailable < self.unavailable_allowed
     }

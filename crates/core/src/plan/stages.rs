@@ -16,9 +16,9 @@ use crate::window::Window;
 pub struct Strategy {
     /// The limits.
     pub limits: Limits,
-    /// What happens when the failure limit is exceeded, or a gate fails.
+    /// The reaction to an exceeded failure limit or a failed gate.
     pub on_failure: OnFailure,
-    /// Whether a stage waits for unreachable clusters.
+    /// The reaction to an unreachable cluster.
     pub on_unreachable: OnUnreachable,
     /// All windows; each cluster names those that apply to it.
     pub windows: Vec<Window>,
@@ -85,9 +85,9 @@ pub enum Gate {
 pub struct RolloutView {
     /// The digest of its release.
     pub release: String,
-    /// Its direction.
+    /// The direction of the rollout.
     pub direction: Direction,
-    /// When it started.
+    /// Time at which the rollout started.
     pub started_at: Timestamp,
     /// The records of its stages, by name. A stage that is new to the strategy has no record.
     pub stages: BTreeMap<String, StageRecord>,
@@ -131,13 +131,13 @@ impl From<Direction> for RolloutDirection {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct StageRecord {
-    /// Since when the clusters of the stage may start.
+    /// Time since which the clusters of the stage may start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub opened_at: Option<Timestamp>,
-    /// When the clusters of the stage were complete for the first time, and the gates after it began.
+    /// Time at which the clusters of the stage were complete for the first time, and the gates after it began.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub completed_at: Option<Timestamp>,
-    /// When the stage passed. A stage that has passed stays so: clusters that join it later start at once.
+    /// Time at which the stage passed. A stage that has passed stays so: clusters that join it later start at once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub passed_at: Option<Timestamp>,
     /// The gates before the stage that have begun.
@@ -154,14 +154,14 @@ pub struct StageRecord {
 pub struct GateRecord {
     /// The gate. If the strategy has another gate at this position now, this record and the following ones are void.
     pub gate: Gate,
-    /// When its turn came.
+    /// Time at which the turn of the gate came.
     pub begun_at: Timestamp,
     /// The result of an effect.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<GateResult>,
 }
 
-/// What operators requested in this rollout.
+/// The requests of operators in this rollout.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct OperatorInput {
@@ -191,11 +191,11 @@ pub struct Retry {
     /// Only this stage, with its gates.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stage: Option<String>,
-    /// Who requested it, why and when.
+    /// The user who requested the retry, the reason, and the time.
     pub attribution: Attribution,
 }
 
-/// Who requested something, why and when.
+/// The user who requested something, the reason, and the time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Attribution {
@@ -227,17 +227,17 @@ pub struct StagePlan {
 pub enum StagePhase {
     /// An earlier stage has not passed.
     Pending,
-    /// It waits, before or after its clusters.
+    /// The stage waits, before or after its clusters.
     Waiting(StageWait),
-    /// Its clusters start.
+    /// The clusters of the stage start.
     Open,
-    /// It has passed.
+    /// The stage has passed.
     Passed,
     /// An operator skipped it.
     Skipped(Attribution),
 }
 
-/// What a stage waits for.
+/// The condition that a stage waits for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum StageWait {
@@ -254,7 +254,7 @@ pub enum StageWait {
     Gate {
         /// The gate.
         gate: Gate,
-        /// When time passes the gate.
+        /// Time at which time alone passes the gate.
         until: Option<Timestamp>,
     },
     /// A gate that failed.
@@ -290,7 +290,7 @@ impl StageWait {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum RolloutVerdict {
-    /// It continues, by itself or with the events that its decisions name.
+    /// The rollout continues, by itself or with the events that its decisions name.
     InProgress,
     /// Every stage has passed, every reachable cluster holds the release, and no clusters vanished at once. Or the
     /// group has no clusters, and nothing stopped the rollout.
@@ -301,7 +301,7 @@ pub enum RolloutVerdict {
     RollBack(Stop),
 }
 
-/// Why a rollout is stopped.
+/// The reason why a rollout is stopped.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Stop {
@@ -348,7 +348,7 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Whether the failure limit is exceeded.
+    /// Reports whether the failure limit is exceeded.
     #[must_use]
     pub fn too_many_failures(&self) -> bool {
         self.failed > self.failures_allowed

@@ -25,13 +25,13 @@ pub(super) struct ClusterState<'a> {
     pub(super) changes_at: Option<Timestamp>,
 }
 
-/// What a cluster is in flight for.
+/// The admission that a cluster is in flight for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Slot {
-    /// This release, which was admitted with all entries.
+    /// The release of the rollout, which was admitted with all entries.
     Release,
-    /// What was admitted before: an older release, the last known good one, or a part of this one. It ends at its
-    /// deadline at the latest, which no decision has.
+    /// An earlier admission: an older release, the last known good one, or a part of this one. It ends at its deadline
+    /// at the latest, which no decision has.
     Leftover {
         /// The deadline.
         until: Timestamp,
@@ -70,7 +70,7 @@ pub(super) struct Failed {
 }
 
 impl ClusterState<'_> {
-    /// Whether this release was admitted to the cluster, and the cluster is neither done nor failed.
+    /// Reports whether this release was admitted to the cluster, and the cluster is neither done nor failed.
     pub(super) fn is_reached(&self) -> bool {
         matches!(
             self.class,
@@ -78,16 +78,16 @@ impl ClusterState<'_> {
         )
     }
 
-    /// Whether the cluster is reachable and in flight, or, in an open stage and not skipped, not healthy. This rollout
-    /// cannot repair an unhealthy cluster before its stage opens, and a skipped cluster never: waiting for it would
-    /// never end.
+    /// Reports whether the cluster is reachable and in flight, or, in an open stage and not skipped, not healthy. This
+    /// rollout cannot repair an unhealthy cluster before its stage opens, and a skipped cluster never: waiting for it
+    /// would never end.
     pub(super) fn is_unavailable(&self, is_open: bool) -> bool {
         let in_flight = self.slot.is_some() && self.cluster.reach == Reach::Ready;
         in_flight || (is_open && self.unhealthy && !self.skipped)
     }
 
-    /// Whether the rollout does not wait for the cluster: it is done, skipped, or was unreachable before it was started
-    /// there. An unreachable cluster catches up later.
+    /// Reports whether the rollout does not wait for the cluster: it is done, skipped, or was unreachable before it was
+    /// started there. An unreachable cluster catches up later.
     pub(super) fn is_settled(&self, skips_unreachable: bool) -> bool {
         let out_of_reach = || matches!(self.cluster.reach, Reach::Unreachable { .. });
         match self.class {
@@ -97,7 +97,7 @@ impl ClusterState<'_> {
         }
     }
 
-    /// Whether the cluster counts as failed.
+    /// Reports whether the cluster counts as failed.
     pub(super) fn is_failed(&self) -> bool {
         !self.skipped && matches!(self.class, Class::Failed(_))
     }

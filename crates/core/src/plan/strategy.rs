@@ -11,7 +11,7 @@ use crate::expand::{self, SelectorError};
 use crate::gate::{CheckTest, Side, Task, TaskError};
 use crate::window::{Window, WindowError};
 
-/// What is wrong with a strategy. Each error names the field below `spec.rolloutStrategy`.
+/// An error in a strategy. Each error names the field below `spec.rolloutStrategy`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StrategyError {
     /// An invalid window.
@@ -19,7 +19,7 @@ pub enum StrategyError {
     Window {
         /// The index of the window.
         place: usize,
-        /// What is wrong with it.
+        /// The error in the window.
         #[source]
         source: WindowError,
     },
@@ -28,7 +28,7 @@ pub enum StrategyError {
     Selector {
         /// The field of the selector.
         field: String,
-        /// What is wrong with it.
+        /// The error in the selector.
         #[source]
         source: SelectorError,
     },
@@ -50,7 +50,7 @@ pub enum StrategyError {
         list: &'static str,
         /// The index of the task.
         place: usize,
-        /// What is wrong with it.
+        /// The error in the task.
         #[source]
         source: TaskError,
     },

@@ -22,7 +22,7 @@ pub struct PlanInput {
     pub strategy: Strategy,
     /// The current rollout and its recorded state.
     pub rollout: RolloutView,
-    /// What operators requested.
+    /// The requests of operators.
     pub operator: OperatorInput,
     /// Whether the group is suspended: nothing starts.
     pub suspended: bool,
@@ -41,7 +41,7 @@ pub struct PlanInput {
 pub struct ClusterView {
     /// The UID of the Cluster object, from which the jitter is derived: names can be reused.
     pub uid: String,
-    /// Whether the cluster is reachable.
+    /// The reachability of the cluster.
     pub reach: Reach,
     /// The stage of the cluster: an index into [`Strategy::stages`].
     pub stage: usize,
@@ -52,7 +52,7 @@ pub struct ClusterView {
     pub entries: BTreeMap<String, EntryView>,
 }
 
-/// Whether a cluster is reachable, as the Cluster loop last reported.
+/// The reachability of a cluster, as the Cluster loop last reported it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Reach {
@@ -123,7 +123,7 @@ pub enum Progress {
         reason: String,
         /// The message.
         message: String,
-        /// When the Sync retries by itself.
+        /// Time at which the Sync retries by itself.
         retry_at: Option<Timestamp>,
     },
 }
@@ -132,7 +132,7 @@ pub enum Progress {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Applied {
-    /// Since when the target is continuously healthy, or, without `wait`, applied; `None`: it is not healthy now.
+    /// Time since which the target is continuously healthy, or, without `wait`, applied; `None`: it is not healthy now.
     pub since: Option<Timestamp>,
     /// The longest such period that has ended.
     #[serde(default, skip_serializing_if = "Duration::is_zero")]
@@ -215,29 +215,29 @@ pub enum Decision {
     },
     /// Admitted and not healthy yet. The cluster has a slot.
     InFlight {
-        /// When the cluster counts as failed; `None`: it was healthy before, and the timeout of its health check
-        /// applies.
+        /// Time at which the cluster counts as failed; `None`: it was healthy before, and the timeout of its health
+        /// check applies.
         deadline: Option<Timestamp>,
         /// Whether it became unreachable after its admission.
         lost: bool,
     },
     /// Healthy, but not for the soak time yet. The cluster has a slot.
     Soaking {
-        /// When the cluster is done, if it stays healthy.
+        /// Time at which the cluster is done, if it stays healthy.
         until: Timestamp,
     },
     /// Admitted and failed. The cluster has no slot; its Sync retries by itself.
     Failed {
         /// The reason.
         reason: FailureReason,
-        /// When the Sync retries.
+        /// Time at which the Sync retries.
         retry_at: Option<Timestamp>,
     },
     /// Not started.
     Hold {
         /// The first reason that applies, in the order of [`HoldReason`].
         reason: HoldReason,
-        /// When time ends the reason; `None`: only an event does.
+        /// Time at which time alone ends the reason; `None`: only an event does.
         recheck_at: Option<Timestamp>,
     },
 }
@@ -266,7 +266,7 @@ impl Decision {
     }
 }
 
-/// Why an admitted cluster counts as failed.
+/// The reason why an admitted cluster counts as failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum FailureReason {
@@ -307,8 +307,9 @@ impl fmt::Display for FailureReason {
     }
 }
 
-/// Why a cluster is not started. The order is that of precedence: what concerns the cluster alone, what an operator or
-/// an approval has to end, what the rollout waits for, what time ends, and what other clusters have to release.
+/// The reason why a cluster is not started. The order is that of precedence: reasons of the cluster alone, reasons
+/// that an operator or an approval has to end, waits of the rollout, reasons that time ends, and reasons that other
+/// clusters have to end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum HoldReason {
@@ -325,7 +326,7 @@ pub enum HoldReason {
     InvalidParameters {
         /// The entry.
         entry: String,
-        /// What is wrong.
+        /// The message.
         message: String,
     },
     /// The cluster was not probed yet.
@@ -356,7 +357,7 @@ pub enum HoldReason {
     StageWaits {
         /// The first such stage.
         stage: usize,
-        /// What that stage waits for.
+        /// The condition that this stage waits for.
         wait: StageWait,
     },
     /// No window is open for the cluster.

@@ -16,7 +16,7 @@ use super::types::{HoldReason, PlanInput};
 pub(super) struct StageState {
     /// The stage as the plan has it.
     pub(super) plan: StagePlan,
-    /// What the stage waits for, and with it the next one; `None`: it has passed.
+    /// The condition that the stage waits for, and with it the next one; `None`: the stage has passed.
     pub(super) wait: Option<StageWait>,
     /// Clusters that this release was admitted to, and that are neither done nor failed.
     pub(super) reached: usize,
@@ -28,7 +28,7 @@ impl StageState {
         self.plan.record.opened_at.or(self.plan.record.passed_at)
     }
 
-    /// Whether more clusters failed than the limit of the stage allows, while that matters.
+    /// Reports whether more clusters failed than the limit of the stage allows, while that matters.
     pub(super) fn is_overdrawn(&self) -> bool {
         let counts = !matches!(self.plan.phase, StagePhase::Passed | StagePhase::Skipped(_));
         counts && self.plan.tally.too_many_failures()
@@ -58,13 +58,13 @@ pub(super) fn rules(input: &PlanInput) -> Vec<StageRules> {
     }
 }
 
-/// Whether the rollout continues despite failures, failed gates and unproven stages. A rollback does not, so that it
-/// ends.
+/// Reports whether the rollout continues despite failures, failed gates and unproven stages. A rollback does not, so
+/// that it ends.
 pub(super) fn continues_on_failure(input: &PlanInput) -> bool {
     input.strategy.on_failure == OnFailure::Continue && input.rollout.direction == Direction::Forward
 }
 
-/// Whether the rollout waits for unreachable clusters. An immediate rollback does not.
+/// Reports whether the rollout waits for unreachable clusters. An immediate rollback does not.
 pub(super) fn waits_for_unreachable(input: &PlanInput) -> bool {
     input.strategy.on_unreachable == OnUnreachable::Wait && input.rollout.direction != Direction::BackAtOnce
 }
@@ -230,7 +230,7 @@ impl StageView<'_> {
         (StagePhase::Waiting(wait.clone()), Some(wait))
     }
 
-    /// Whether the stage is not complete while this cluster is in this state.
+    /// Reports whether the stage is not complete while this cluster is in this state.
     fn is_waited_for(&self, member: &ClusterState<'_>) -> bool {
         if member.skipped {
             return false;
@@ -243,7 +243,7 @@ impl StageView<'_> {
         }
     }
 
-    /// Whether the stage proves that the release works, so that later clusters may follow.
+    /// Reports whether the stage proves that the release works, so that later clusters may follow.
     fn is_proven(&self, tally: &Tally) -> bool {
         self.is_last
             || tally.done > 0
@@ -251,8 +251,8 @@ impl StageView<'_> {
             || (self.members.iter().all(|member| member.skipped) && !self.was_emptied())
     }
 
-    /// Whether the clusters of the stage left it before it was complete. A stage that is empty when it opens has
-    /// nothing to prove.
+    /// Reports whether the clusters of the stage left it before it was complete. A stage that is empty when it opens
+    /// has nothing to prove.
     fn was_emptied(&self) -> bool {
         let recorded = self.input.rollout.stages.get(&self.rules.name);
         let is_under_way =

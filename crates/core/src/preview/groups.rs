@@ -84,7 +84,7 @@ pub struct Overview {
     pub noted: Vec<Noted>,
     /// The failures, those on most clusters first. A cluster may have both failures and changes.
     pub failing: Vec<Failing>,
-    /// What could not be previewed, on most clusters first.
+    /// The parts that could not be previewed, those on most clusters first.
     pub unknown: Vec<Failing>,
 }
 
@@ -145,13 +145,13 @@ impl Overview {
         overview
     }
 
-    /// Whether anything changes.
+    /// Reports whether anything changes.
     #[must_use]
     pub fn changes_anything(&self) -> bool {
         !self.changes.is_empty()
     }
 
-    /// Whether everything could be previewed and nothing fails.
+    /// Reports whether everything could be previewed and nothing fails.
     #[must_use]
     pub fn is_sound(&self) -> bool {
         self.failing.is_empty() && self.unknown.is_empty()

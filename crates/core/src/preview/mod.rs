@@ -32,16 +32,16 @@ pub struct FieldChange {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "action")]
 pub enum Change {
-    /// It is created.
+    /// The object is created.
     Create,
     /// Some of its fields change.
     Update {
         /// The fields, in the order of their paths.
         fields: Vec<FieldChange>,
     },
-    /// It is deleted and recreated, since a field that changes is immutable.
+    /// The object is deleted and recreated, since a field that changes is immutable.
     Recreate,
-    /// It is deleted.
+    /// The object is deleted.
     Delete,
 }
 

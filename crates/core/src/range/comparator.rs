@@ -107,7 +107,7 @@ impl Comparator {
         !self.bound.pre.is_empty()
     }
 
-    /// Whether a version matches. Whether prereleases are admitted is decided by the group.
+    /// Reports whether a version matches. Whether prereleases are admitted is decided by the group.
     pub(super) fn matches(&self, version: &Version) -> bool {
         let order = precedence(version, &self.bound);
         match self.op {

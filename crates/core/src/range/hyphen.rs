@@ -12,9 +12,9 @@ struct Hyphen<'a> {
 
 /// Rewrites all hyphen ranges; `None`: there are none.
 ///
-/// This happens before the text is split at `||` and, as in the library, without regard to the preceding text: the
-/// space before it is part of the hyphen range, so that a comparator before it needs a comma. The result of a misplaced
-/// hyphen range is not a range and rejected later.
+/// The rewrite happens before the text is split at `||` and, as in the library, without regard to the preceding text:
+/// the space before it is part of the hyphen range, so that a comparator before it needs a comma. The result of a
+/// misplaced hyphen range is not a range and rejected later.
 pub(super) fn rewrite(text: &str) -> Option<String> {
     let mut rewritten: Option<String> = None;
     let mut rest = text;

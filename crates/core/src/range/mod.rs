@@ -32,7 +32,7 @@ pub const MAX_RANGE_LEN: usize = 512;
 /// The most groups between `||`; the limit of the Go library.
 pub const MAX_GROUPS: usize = 32;
 
-/// Why a text is not a range, and what is valid.
+/// The reason why a text is not a range, and the valid forms.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RangeError {
     /// Longer than [`MAX_RANGE_LEN`].
@@ -120,13 +120,13 @@ impl Range {
         })
     }
 
-    /// Whether a version is in the range. Build metadata is ignored.
+    /// Reports whether a version is in the range. Build metadata is ignored.
     #[must_use]
     pub fn matches(&self, version: &Version) -> bool {
         self.groups.iter().any(|group| group.matches(version))
     }
 
-    /// Whether a part of the range names a prerelease; otherwise none is ever in the range.
+    /// Reports whether a part of the range names a prerelease; otherwise none is ever in the range.
     #[must_use]
     pub fn names_prerelease(&self) -> bool {
         self.groups.iter().any(Group::names_prerelease)

@@ -47,8 +47,8 @@ impl<'a> Written<'a> {
     }
 }
 
-/// Whether a character can be part of a number of a range. The expression of the library contains the bar by mistake:
-/// it is never part of a number, but is accepted after a wildcard.
+/// Reports whether a character can be part of a number of a range. The expression of the library contains the bar by
+/// mistake: it is never part of a number, but is accepted after a wildcard.
 fn is_number_char(c: char) -> bool {
     c.is_ascii_digit() || matches!(c, 'x' | 'X' | '*' | '|')
 }
@@ -113,7 +113,7 @@ pub fn parse_version(tag: &str) -> Option<Version> {
     })
 }
 
-/// Whether a version is written in full: three numbers without leading zeros, with or without a `v`.
+/// Reports whether a version is written in full: three numbers without leading zeros, with or without a `v`.
 ///
 /// Flux accepts no other tags. A tag such as `20240131` or `v2` may not be a version.
 #[must_use]
@@ -123,7 +123,7 @@ pub fn is_full_version(tag: &str) -> bool {
 
 /// Compares two versions by precedence. Build metadata is ignored, as in the Go library.
 ///
-/// It differs from the order of `semver` in one more point: a number in a prerelease of more than 64 bits is compared
+/// The order differs from that of `semver` in one more point: a number in a prerelease of more than 64 bits is compared
 /// like a word, character by character.
 #[must_use]
 pub fn precedence(a: &Version, b: &Version) -> Ordering {

@@ -1,4 +1,4 @@
-//! Whether a Source may advance from its last revision to the one that was found.
+//! Decides whether a Source may advance from its last revision to the one that was found.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -6,7 +6,7 @@ use std::fmt;
 use super::{RefPolicy, Revision};
 use crate::range::{Range, parse_version, precedence};
 
-/// What to do when history was rewritten or a tag was moved: `spec.onRewrite`.
+/// The reaction to a rewritten history or a moved tag: `spec.onRewrite`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnRewrite {
     /// Follow the ref.
@@ -26,7 +26,7 @@ impl OnRewrite {
     }
 }
 
-/// How the two commits are related.
+/// The relation of the two commits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ancestry {
     /// Whether the found commit descends from the last one; `None`: unknown, or the history is too shallow. Only a
@@ -43,12 +43,12 @@ pub struct Rules {
     pub allow_downgrade: bool,
 }
 
-/// Why a Source keeps its last revision.
+/// The reason why a Source keeps its last revision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum KeepReason {
     /// The head of the branch does not descend from the last commit.
     HistoryRewritten,
-    /// It is unknown whether the head descends from the last commit, and the Source requires it.
+    /// The ancestry of the head is unknown, and the Source requires that the head descends from the last commit.
     AncestryUnknown,
     /// The tag, or the version, is the same, and the commit is another one.
     TagMoved,
@@ -75,7 +75,7 @@ impl fmt::Display for KeepReason {
     }
 }
 
-/// Whether a Source advances.
+/// The decision whether a Source advances.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AdvanceDecision {
     /// The revision is the same.

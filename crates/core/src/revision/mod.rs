@@ -59,8 +59,8 @@ impl fmt::Display for Revision {
     }
 }
 
-/// Whether a text identifies this revision (`v1.4.2@sha1:…`): all of it, its commit or a prefix of the commit (from
-/// seven digits on, as git abbreviates commits), or the name of its branch or tag.
+/// Reports whether a text identifies this revision (`v1.4.2@sha1:…`): all of it, its commit or a prefix of the commit
+/// (from seven digits on, as git abbreviates commits), or the name of its branch or tag.
 #[must_use]
 pub fn is_named(revision: &str, text: &str) -> bool {
     let (name, commit) = revision.rsplit_once('@').unwrap_or(("", revision));
@@ -69,7 +69,7 @@ pub fn is_named(revision: &str, text: &str) -> bool {
     !text.is_empty() && (text == revision || text == commit || text == name || begins)
 }
 
-/// Why a text is not a revision.
+/// The reason why a text is not a revision.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RevisionError {
     /// There is no algorithm before the commit, or it does not match the length of the commit.

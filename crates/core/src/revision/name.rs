@@ -8,7 +8,7 @@ pub const MAX_NAME_LEN: usize = 255;
 /// The number of characters of a text that an error quotes.
 const QUOTED: usize = 80;
 
-/// Why a text is not a name of a branch or tag, or not a commit.
+/// The reason why a text is not a name of a branch or tag, or not a commit.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NameError {
     /// The text is empty.

@@ -5,7 +5,7 @@ use std::fmt;
 use super::name::{CommitId, NameError, RefName};
 use crate::range::{Range, RangeError};
 
-/// What a Source follows.
+/// The policy by which a Source selects a commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RefPolicy {
     /// The head of a branch.
@@ -31,7 +31,7 @@ pub struct RefFields<'a> {
     pub commit: Option<&'a str>,
 }
 
-/// Why `spec.ref` is invalid; the text names the field.
+/// An error in `spec.ref`; the text names the field.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PolicyError {
     /// Not exactly one field is set.
@@ -45,7 +45,7 @@ pub enum PolicyError {
     Name {
         /// The path of the field.
         field: &'static str,
-        /// What is wrong with it.
+        /// The error in the name or commit.
         #[source]
         source: NameError,
     },

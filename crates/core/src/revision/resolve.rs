@@ -15,7 +15,7 @@ pub const MAX_EXAMPLES: usize = 5;
 const HEADS: &str = "refs/heads/";
 const TAGS: &str = "refs/tags/";
 
-/// Why a policy resolves to no revision. Names of refs are quoted, since they are foreign text.
+/// The reason why a policy resolves to no revision. Names of refs are quoted, since they are foreign text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ResolveError {
     /// The branch does not exist.
@@ -53,7 +53,7 @@ pub enum ResolveError {
     NotACommit {
         /// The full ref.
         reference: String,
-        /// What is wrong with it.
+        /// The error in the commit.
         #[source]
         source: NameError,
     },

@@ -13,12 +13,12 @@ use crate::plan::{
     Attribution, Gate, GateResult, Plan, RolloutVerdict, StagePhase, StageRecord, StageWait, Stop,
 };
 
-/// The assumptions about what a rollout blockers for.
+/// The assumptions about the events that a rollout waits for.
 #[derive(Clone, Copy, Debug)]
 pub struct Assumptions {
-    /// How long an approval takes; `None`: there is no approval.
+    /// The time that an approval takes; `None`: there is no approval.
     pub approvals_take: Option<Duration>,
-    /// How long a Webhook, Metric or Job takes to pass.
+    /// The time that a Webhook, Metric or Job takes to pass.
     pub gates_take: Duration,
     /// The time after which the forecast stops.
     pub limit: Duration,
@@ -28,9 +28,9 @@ pub struct Assumptions {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Forecast {
-    /// When it starts.
+    /// Time at which the rollout starts.
     pub started: Timestamp,
-    /// When nothing changes any more.
+    /// Time at which nothing changes any more.
     pub ended: Timestamp,
     /// The outcome.
     pub end: End,
@@ -70,11 +70,11 @@ pub enum End {
 pub struct StageForecast {
     /// The name.
     pub name: String,
-    /// Its clusters.
+    /// The number of its clusters.
     pub clusters: usize,
-    /// When its clusters may start.
+    /// Time at which its clusters may start.
     pub opens: Option<Timestamp>,
-    /// When it passes.
+    /// Time at which the stage passes.
     pub passes: Option<Timestamp>,
 }
 

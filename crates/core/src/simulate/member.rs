@@ -7,15 +7,15 @@ use jiff::Timestamp;
 
 use crate::plan::{Applied, HealthProblem, ObservedSync, Progress, Reach};
 
-/// What happens to a target that is admitted.
+/// The fate of a target that is admitted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fate {
-    /// It is healthy after the time that the cluster takes.
+    /// The target is healthy after the time that the cluster takes.
     #[default]
     Healthy,
-    /// It fails after that time and does not recover.
+    /// The target fails after that time and does not recover.
     Fails,
-    /// It never becomes healthy or failed.
+    /// The target never becomes healthy or failed.
     Hangs,
     /// The cluster is unreachable from then on.
     CutsOff,
@@ -30,9 +30,9 @@ pub struct Member {
     pub labels: BTreeMap<String, String>,
     /// The time from admission to healthy.
     pub takes: Duration,
-    /// What happens to each release; other releases become healthy.
+    /// The fate of each release; other releases become healthy.
     pub fates: BTreeMap<String, Fate>,
-    /// Whether the cluster is reachable.
+    /// The reachability of the cluster.
     pub reach: Reach,
     /// The Sync of the cluster.
     pub observed: Option<ObservedSync>,
@@ -72,7 +72,7 @@ impl Member {
         });
     }
 
-    /// Whether an attempt is in progress.
+    /// Reports whether an attempt is in progress.
     #[must_use]
     pub fn is_at_work(&self) -> bool {
         let observed = self.observed.as_ref();

@@ -43,15 +43,15 @@ pub struct World {
     pub now: Timestamp,
     /// The strategy.
     pub strategy: ReadStrategy,
-    /// What happens to a newer release.
+    /// The handling of a newer release.
     pub on_new_revision: OnNewRevision,
-    /// How a rollback proceeds.
+    /// The type of a rollback.
     pub rollback: RollbackType,
     /// Whether the group is suspended.
     pub suspended: bool,
     /// Whether too many clusters left at once.
     pub membership_held: bool,
-    /// What operators requested in this rollout.
+    /// The requests of operators in this rollout.
     pub operator: OperatorInput,
     /// The selected clusters.
     pub members: BTreeMap<String, Member>,
@@ -65,7 +65,7 @@ pub struct World {
     gate_results: BTreeMap<String, GateResult>,
     request: Option<Request>,
     summary: Summary,
-    /// When the next pass is due without an event.
+    /// Time at which the next pass is due without an event.
     recheck_at: Option<Timestamp>,
     /// The last plan that stopped, since another rollout may follow it at the same time.
     stopped: Option<Stopped>,
@@ -94,7 +94,7 @@ pub enum Happened {
         release: String,
         /// The direction.
         direction: Direction,
-        /// Why it started.
+        /// The cause of the rollout.
         cause: Cause,
     },
     /// A rollback was due, and there is no release to roll back to.

@@ -14,7 +14,7 @@ use crate::rollout::{AdmissionRef, Observations, Rolling};
 pub(super) struct Observed<'w>(pub(super) &'w World);
 
 impl Observed<'_> {
-    /// Whether a rollout is the one in status, to which requests and results apply.
+    /// Reports whether a rollout is the one in status, to which requests and results apply.
     fn is_current(&self, rollout: i64) -> bool {
         self.0
             .status

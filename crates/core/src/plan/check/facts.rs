@@ -1,4 +1,4 @@
-//! What is true of one cluster at one time, independent of a plan.
+//! The facts about one cluster at one time, independent of a plan.
 
 use jiff::Timestamp;
 
@@ -7,14 +7,14 @@ use crate::plan::types::{
     Applied, ClusterView, EntryView, FailureReason, HealthProblem, ObservedSync, PlanInput, Progress, Reach,
 };
 
-/// What is true of a cluster.
+/// The facts about a cluster.
 pub(super) struct CheckedFacts {
     pub(super) state: State,
     /// The group has work in progress there other than this release with all its entries.
     leftover: bool,
-    /// It is reachable, and something that was admitted there is not healthy.
+    /// The cluster is reachable, and something that was admitted there is not healthy.
     pub(super) unhealthy: bool,
-    /// It was done, and something broke since.
+    /// The cluster was done, and something broke since.
     pub(super) broken: bool,
     /// Something of this release was admitted there.
     pub(super) admitted: bool,
@@ -97,7 +97,7 @@ impl CheckedFacts {
         }
     }
 
-    /// Whether this release was admitted there and is neither done nor failed.
+    /// Reports whether this release was admitted there and is neither done nor failed.
     pub(super) fn is_reached(&self) -> bool {
         matches!(
             self.state,
@@ -105,8 +105,8 @@ impl CheckedFacts {
         )
     }
 
-    /// Whether it is in flight or soaking. A ready cluster with anything in progress that the group admitted is, until
-    /// the progress deadline of that.
+    /// Reports whether the cluster is in flight or soaking. A ready cluster with anything in progress that the group
+    /// admitted is, until the progress deadline of that.
     pub(super) fn holds_slot(&self) -> bool {
         match self.state {
             State::UnderWay { .. } | State::Soaking { .. } => true,
@@ -127,7 +127,7 @@ impl Evaluator<'_> {
         let suspended = self.view.reach == Reach::Suspended
             || entries().any(|entry| entry.observed.as_ref().is_some_and(|sync| sync.suspended));
 
-        // What the cluster was admitted to: everything, if every entry is at its target. Otherwise what this release
+        // The cluster was admitted to everything if every entry is at its target; otherwise to what this release
         // admitted before it was interrupted, or before parameters changed.
         let complete = entries().all(at_target);
         let ours: Vec<(&ObservedSync, CheckedProgress)> = self
@@ -216,8 +216,8 @@ impl Evaluator<'_> {
         }
     }
 
-    /// Whether the last change to the Syncs of this cluster is that this release was admitted to some of them, and that
-    /// is not done yet.
+    /// Reports whether the last change to the Syncs of this cluster is that this release was admitted to some of them,
+    /// and that is not done yet.
     fn is_interrupted(&self) -> bool {
         let mut begun_at = None;
         let mut others = Vec::new();
@@ -227,7 +227,8 @@ impl Evaluator<'_> {
             };
             let ours = sync.release == self.input.rollout.release;
             if !at_target(entry) && sync.target == entry.known_good {
-                // It received the last known good release, after the admission began or before: it waits for its stage.
+                // The entry received the last known good release, after the admission began or before: it waits for its
+                // stage.
                 continue;
             }
             match (at_target(entry), ours) {
@@ -273,8 +274,8 @@ impl Evaluator<'_> {
         at_target(entry) && applied.is_some_and(|applied| self.is_soaked(applied))
     }
 
-    /// Whether the target was continuously healthy for the soak time once. The last status of an unreachable cluster is
-    /// valid until it became unreachable.
+    /// Reports whether the target was continuously healthy for the soak time once. The last status of an unreachable
+    /// cluster is valid until it became unreachable.
     fn is_soaked(&self, applied: &Applied) -> bool {
         let until = match &self.view.reach {
             Reach::Unreachable { since, .. } => self.at.min(*since),
@@ -347,7 +348,7 @@ fn applied(sync: &ObservedSync) -> Option<&Applied> {
     }
 }
 
-/// Whether the Sync of an entry names the wanted target.
+/// Reports whether the Sync of an entry names the wanted target.
 pub(super) fn at_target(entry: &EntryView) -> bool {
     match (&entry.wanted, &entry.observed) {
         (Ok(wanted), Some(sync)) => sync.target.as_ref() == Some(wanted),
@@ -355,7 +356,7 @@ pub(super) fn at_target(entry: &EntryView) -> bool {
     }
 }
 
-/// Whether an entry was admitted to nothing, or only to the last known good release.
+/// Reports whether an entry was admitted to nothing, or only to the last known good release.
 fn only_known_good(entry: &EntryView) -> bool {
     let target = entry.observed.as_ref().and_then(|sync| sync.target.as_ref());
     target.is_none() || target == entry.known_good.as_ref()

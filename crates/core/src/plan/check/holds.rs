@@ -1,4 +1,4 @@
-//! Why a cluster is held: the first reason that is true, in the order of [`HoldReason`].
+//! The reason why a cluster is held: the first reason that is true, in the order of [`HoldReason`].
 
 use jiff::Timestamp;
 
@@ -138,7 +138,7 @@ impl Moment<'_> {
         first.map_or(LIMIT, |(rank, _)| rank)
     }
 
-    /// Whether a reason applies to the cluster, whatever else does.
+    /// Reports whether a reason applies to the cluster, whatever else does.
     fn applies(&self, member: &Member<'_>, reason: &HoldReason) -> bool {
         let operator = &self.input.operator;
         let same = |attribution: &Attribution, given: Option<&Attribution>| given == Some(attribution);
@@ -172,8 +172,8 @@ impl Moment<'_> {
         }
     }
 
-    /// Whether a cluster waits for that stage: the first that has not passed, up to its own, if its own is not open; or
-    /// any stage with a failed gate, which stops all clusters.
+    /// Reports whether a cluster waits for that stage: the first that has not passed, up to its own, if its own is not
+    /// open; or any stage with a failed gate, which stops all clusters.
     fn stage_waits(&self, member: &Member<'_>, stage: usize, wait: &StageWait) -> bool {
         let mut upto = self.stages.iter().take(member.stage + 1);
         let first = upto.position(|stage| stage.record.passed_at.is_none());
@@ -188,8 +188,8 @@ impl Moment<'_> {
         (failed || (is_next && is_planned)) && waits.is_some_and(|waits| waits.contains(wait))
     }
 
-    /// Whether a cluster could start in addition to everything that the plan starts: in the slot that it has or a free
-    /// one, where the release is in flight already or may be, and within the limit of unavailable clusters.
+    /// Reports whether a cluster could start in addition to everything that the plan starts: in the slot that it has or
+    /// a free one, where the release is in flight already or may be, and within the limit of unavailable clusters.
     fn has_slot_for(&self, member: &Member<'_>, to: AdmittedRelease) -> bool {
         let stage = self.stages.get(member.stage).map(|stage| &stage.scope);
         let mut scopes = [Some(&self.group), stage].into_iter().flatten();

@@ -65,7 +65,7 @@ impl<'a> Member<'a> {
         )
     }
 
-    /// Whether nothing may start there because it is skipped. What was started before is completed.
+    /// Reports whether nothing may start there because it is skipped. What was started before is completed.
     pub(super) fn is_held_back(&self) -> bool {
         self.skipped.is_some() && !self.facts.admitted
     }
@@ -74,14 +74,14 @@ impl<'a> Member<'a> {
         self.skipped.is_none() && matches!(self.facts.state, State::Failed(_))
     }
 
-    /// Whether it is reachable, and has work in progress or, in an open stage, something unhealthy that the rollout may
-    /// repair.
+    /// Reports whether the cluster is reachable, and has work in progress or, in an open stage, something unhealthy
+    /// that the rollout may repair.
     pub(super) fn is_unavailable(&self) -> bool {
         let unhealthy = self.facts.unhealthy && self.stage_is_open && self.skipped.is_none();
         self.view.reach == Reach::Ready && (unhealthy || self.facts.holds_slot())
     }
 
-    /// Whether a stage waits for it though it may not start.
+    /// Reports whether a stage waits for the cluster though it may not start.
     pub(super) fn is_waited_for(&self, rules: &Rules<'_>) -> bool {
         match self.own_reason() {
             Some(HoldReason::ClusterNotProbed) => true,

@@ -1,4 +1,4 @@
-//! What is true of one stage at one time, independent of a plan.
+//! The facts about one stage at one time, independent of a plan.
 
 use jiff::Timestamp;
 use starling_api::IntOrPercent;
@@ -12,7 +12,7 @@ use crate::plan::stages::{
 };
 use crate::plan::types::PlanInput;
 
-/// What is true of a stage.
+/// The facts about a stage.
 pub(super) struct CheckedStage {
     /// The record to store.
     pub(super) record: StageRecord,
@@ -20,7 +20,7 @@ pub(super) struct CheckedStage {
     pub(super) other_before: Vec<Vec<GateRecord>>,
     /// The same for the gates after the stage.
     pub(super) other_after: Vec<Vec<GateRecord>>,
-    /// Since when the stage is open; jitter counts from there.
+    /// Time since which the stage is open; jitter counts from there.
     pub(super) opening: Option<Timestamp>,
     /// Whether the stage passes with this plan.
     pub(super) passes_now: bool,
@@ -313,7 +313,7 @@ impl StageContext<'_> {
         }
         let unproven = (!proven).then_some(StageWait::Unproven);
         let waits: Vec<StageWait> = unproven.into_iter().chain(gate).collect();
-        // What remains is the failure limit, which has no wait of its own.
+        // The remaining condition is the failure limit, which has no wait of its own.
         let overdrawn = (waits.is_empty() || !within).then_some(clusters);
         waits.into_iter().chain(overdrawn).collect()
     }
@@ -401,7 +401,7 @@ impl StageContext<'_> {
     }
 }
 
-/// What the clusters of a stage show.
+/// The evidence that the clusters of a stage provide.
 #[derive(Clone, Copy)]
 struct Evidence {
     /// The release works.

@@ -34,7 +34,7 @@ impl Moment<'_> {
         })
     }
 
-    /// Whether no operator aborted the rollout.
+    /// Reports whether no operator aborted the rollout.
     fn by_itself(&self, stops: &[Stop]) -> bool {
         !stops.iter().any(|stop| matches!(stop, Stop::Aborted(_)))
     }
@@ -59,9 +59,9 @@ impl Moment<'_> {
         person.into_iter().chain(budgets).chain(gates).collect()
     }
 
-    /// Whether every stage has passed and every cluster is done, skipped or unreachable, and none is missing; or there
-    /// are no clusters. A cluster that was lost after its admission is unreachable and failed, and a skipped cluster
-    /// may have work in progress: `strictly`, these count as not done. The rules allow both.
+    /// Reports whether every stage has passed and every cluster is done, skipped or unreachable, and none is missing;
+    /// or there are no clusters. A cluster that was lost after its admission is unreachable and failed, and a skipped
+    /// cluster may have work in progress: `strictly`, these count as not done. The rules allow both.
     fn has_succeeded(&self, strictly: bool) -> bool {
         let out_of_reach = |member: &Member<'_>| {
             let unreachable = matches!(member.view.reach, Reach::Unreachable { .. });

@@ -187,7 +187,7 @@ pub enum Violation {
     StartsBeforeJitter {
         /// The cluster.
         cluster: String,
-        /// When its jitter is over.
+        /// Time at which its jitter is over.
         eligible: Timestamp,
     },
     /// Started though the failure limit is exceeded.
@@ -212,7 +212,7 @@ pub enum Violation {
         /// The slots, or the clusters in flight before the plan if they are more.
         bound: usize,
     },
-    /// This release is in flight on more clusters than there are slots, and on more than before.
+    /// The release of the rollout is in flight on more clusters than there are slots, and on more than before.
     #[error("the release in flight on {after} clusters after the plan (limit {bound})")]
     ReleaseTooWide {
         /// The stage; `None`: the group.
@@ -281,7 +281,7 @@ pub enum Violation {
         cluster: String,
         /// The decided time.
         actual: Timestamp,
-        /// When the last of its entries has soaked.
+        /// Time at which the last of its entries has soaked.
         expected: Timestamp,
     },
     /// Decided as failed though nothing failed.
@@ -325,7 +325,7 @@ pub enum Violation {
         cluster: String,
         /// The decided time.
         actual: Option<Timestamp>,
-        /// When time ends the hold.
+        /// Time at which time alone ends the hold.
         expected: Option<Timestamp>,
     },
     /// Held for a slot while one is free for it.
@@ -442,7 +442,7 @@ pub enum Violation {
         subject: String,
         /// The time of the next plan; `None`: there is none.
         at: Option<Timestamp>,
-        /// When the decision ends.
+        /// Time at which the decision ends.
         changes: Timestamp,
     },
     /// Time changes a decision or a stage before the next plan, or without a next plan.
@@ -450,7 +450,7 @@ pub enum Violation {
     RecheckLate {
         /// The time of the next plan; `None`: there is none.
         at: Option<Timestamp>,
-        /// What is wrong by then.
+        /// The violation at that time.
         #[source]
         stale: Box<Violation>,
     },

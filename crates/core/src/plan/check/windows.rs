@@ -7,10 +7,10 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::window::Window;
 
-/// How far ahead the next opening is searched. No window is closed for longer and opens again.
+/// The number of days ahead in which the next opening is searched. No window is closed for longer and opens again.
 const DAYS: i64 = 9;
 
-/// Whether work may start at this time; `None`: unknown.
+/// Reports whether work may start at this time; `None`: unknown.
 pub(super) fn are_open(windows: &[&Window], at: Timestamp) -> Option<bool> {
     let mut allowed = windows.iter().all(|window| !window.allow);
     let mut denied = false;
@@ -74,7 +74,7 @@ fn is_open(window: &Window, at: Timestamp) -> Option<bool> {
     }))
 }
 
-/// Whether the zone keeps its offset around this time.
+/// Reports whether the zone keeps its offset around this time.
 fn has_constant_offset(window: &Window, at: Timestamp) -> bool {
     let two_days = SignedDuration::from_hours(48);
     let around = [at.checked_sub(two_days), at.checked_add(two_days)];
