@@ -101,8 +101,8 @@ mod tests {
 
     #[test]
     fn without_a_sign_in_the_namespace_is_the_given_one_or_that_of_the_context() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("config");
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("config");
         let context = |name: &str, namespace: &str| {
             format!("{{name: {name}, context: {{cluster: c, user: u{namespace}}}}}")
         };

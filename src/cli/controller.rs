@@ -114,8 +114,8 @@ mod tests {
 
     #[tokio::test]
     async fn an_invalid_kubeconfig_is_named_and_not_quoted() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("hub");
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("hub");
         for (text, expected) in [
             ("users:\n- name: a\n  user: {token: [s3cret}\n", "line 3"),
             ("users: [{name: a, user: {token: s3cret}}]\n", "current context"),

@@ -1,4 +1,4 @@
-//! The command line: one file or folder per subcommand.
+//! The command line: one file or directory per subcommand.
 
 mod access;
 mod actions;

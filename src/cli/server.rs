@@ -91,7 +91,7 @@ async fn serve(server: &Server, arguments: ServerArguments, stop: &mut StopSigna
 /// Installs the definitions, and starts the controller unless `--no-controller` is set.
 async fn start(
     hub: Client,
-    folder: &Path,
+    directory: &Path,
     work: WorkArguments,
     no_controller: bool,
 ) -> anyhow::Result<Option<Controller>> {
@@ -99,7 +99,7 @@ async fn start(
     if no_controller {
         return Ok(None);
     }
-    let settings = work.settings(folder.join("controller"));
+    let settings = work.settings(directory.join("controller"));
     Ok(Some(Controller::start(hub, settings).await?))
 }
 

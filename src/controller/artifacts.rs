@@ -76,8 +76,8 @@ pub fn reference(source: &Source, revision: &Revision) -> Option<String> {
 
 /// Returns the full name of the ref that a revision was resolved from. A revision that is only a commit has none.
 fn ref_name(is_branch: bool, revision: &Revision) -> Option<String> {
-    let folder = if is_branch { "heads" } else { "tags" };
-    (!revision.name().is_empty()).then(|| format!("refs/{folder}/{}", revision.name()))
+    let directory = if is_branch { "heads" } else { "tags" };
+    (!revision.name().is_empty()).then(|| format!("refs/{directory}/{}", revision.name()))
 }
 
 /// The error of a request for an artifact.

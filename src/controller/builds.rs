@@ -62,7 +62,8 @@ pub struct EntryAt<'a> {
 }
 
 impl Builder<'_> {
-    /// Builds an entry in a form that can be digested. `folders` contains the path and target namespace of each build.
+    /// Builds an entry in a form that can be digested. `directories` contains the path and target namespace of each
+    /// build.
     ///
     /// # Errors
     /// [`BuildError`].
@@ -70,11 +71,11 @@ impl Builder<'_> {
         &self,
         at: &EntryAt<'v>,
         template: &SyncTemplate,
-        folders: BTreeSet<(String, String)>,
+        directories: BTreeSet<(String, String)>,
     ) -> Result<EntryBuild<'v>, BuildError> {
         let keys = self.keys(at.source, template).await?;
         let mut builds = BTreeSet::new();
-        for (path, target_namespace) in folders {
+        for (path, target_namespace) in directories {
             // The build excludes substituted values and ignored fields: both are in the template, and the digest covers
             // the template.
             let template = SyncTemplate {

@@ -14,7 +14,7 @@ use super::decryption::Keys;
 
 /// The builder of manifests from artifacts.
 pub trait ManifestBuilder: Send + Sync {
-    /// Builds the objects of a folder of an artifact, without substituted values.
+    /// Builds the objects of a directory of an artifact, without substituted values.
     fn build<'a>(&'a self, job: RenderJob<'a>) -> BoxFuture<'a, Result<Arc<Manifests>, RenderFailure>>;
 
     /// Returns the rendered set of a cluster with the values and the owner of `job`.
@@ -58,7 +58,7 @@ pub struct RenderJob<'a> {
     pub ignore: &'a str,
     /// Timeout of a fetch, if one is necessary.
     pub timeout: Duration,
-    /// The folder in the artifact.
+    /// The directory in the artifact.
     pub path: &'a str,
     /// The namespace of namespaced objects; empty to keep their namespaces.
     pub target_namespace: &'a str,

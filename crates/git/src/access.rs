@@ -246,7 +246,7 @@ impl RepoAccess {
         self.ca_pem.as_deref()
     }
 
-    /// Returns the name of the mirror folder: 32 hex digits over URL, credential and certificate authorities.
+    /// Returns the name of the mirror directory: 32 hex digits over URL, credential and certificate authorities.
     ///
     /// The credential is included so that a mirror is never read with another credential. The fingerprint is a plain
     /// hash: keep it out of logs and status, because a weak password could be guessed from it.

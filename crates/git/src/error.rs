@@ -139,7 +139,7 @@ pub enum Refusal {
         /// The ID.
         id: String,
     },
-    /// The folder to export into is not empty, or not a folder.
+    /// The directory to export into is not empty, or not a directory.
     #[error("an export requires an empty directory")]
     Destination,
     /// Too many entries in all trees.
@@ -148,7 +148,7 @@ pub enum Refusal {
         /// Entries allowed.
         limit: u64,
     },
-    /// One file, or one folder's list, is too large.
+    /// One file, or one directory's list, is too large.
     #[error("{path} has {bytes} bytes, more than {limit}; a .sourceignore file may leave it out")]
     FileBytes {
         /// The file.
@@ -164,15 +164,15 @@ pub enum Refusal {
         /// Bytes allowed.
         limit: u64,
     },
-    /// Folders within folders.
+    /// Directories within directories.
     #[error("{path} is nested more than {limit} directories deep")]
     Depth {
-        /// The folder.
+        /// The directory.
         path: String,
-        /// Folders allowed.
+        /// Directories allowed.
         limit: usize,
     },
-    /// A name that could point outside of the tree, or into a `.git` folder.
+    /// A name that could point outside of the tree, or into a `.git` directory.
     #[error("{path} has a forbidden name")]
     Name {
         /// The entry.
@@ -184,7 +184,7 @@ pub enum Refusal {
         /// The entry.
         path: String,
     },
-    /// Neither file, folder, link nor submodule.
+    /// Neither file, directory, link nor submodule.
     #[error("{path} has an unknown kind")]
     Kind {
         /// The entry.

@@ -1,7 +1,8 @@
-//! Writes the tree of a commit into a folder, object by object. All functions block.
+//! Writes the tree of a commit into a directory, object by object. All functions block.
 //!
 //! git's checkout is not used, because it obeys the links, attributes, filters and submodules of a tree. Here, files
-//! and folders are created, never opened, and links are created last, so that nothing is ever written through a link.
+//! and directories are created, never opened, and links are created last, so that nothing is ever written through a
+//! link.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, DirBuilder, OpenOptions};
@@ -26,8 +27,8 @@ const IGNORE_FILE: &str = ".sourceignore";
 /// Maximum bytes of ignore rules. They are compiled to one automaton, which is many times larger.
 const MAX_IGNORE_BYTES: u64 = 64 << 10;
 
-/// Maximum bytes of the tree object of one folder: a hundred thousand entries with names of 100 bytes.
-const MAX_FOLDER_BYTES: u64 = 16 << 20;
+/// Maximum bytes of the tree object of one directory: a hundred thousand entries with names of 100 bytes.
+const MAX_DIRECTORY_BYTES: u64 = 16 << 20;
 
 /// Maximum bytes of the target of a symbolic link: PATH_MAX of Linux without the final NUL.
 const MAX_LINK_BYTES: u64 = 4095;
@@ -39,19 +40,19 @@ pub struct ExportStats {
     pub files: u64,
     /// Bytes of these files.
     pub bytes: u64,
-    /// Folders created, without the root.
-    pub folders: u64,
+    /// Directories created, without the root.
+    pub directories: u64,
     /// Symbolic links created.
     pub symlinks: u64,
     /// Submodules skipped; their content is in another repository.
     pub submodules: u64,
-    /// Entries skipped by ignore rules. An ignored folder counts once.
+    /// Entries skipped by ignore rules. An ignored directory counts once.
     pub ignored: u64,
 }
 
-/// Writes the tree of `commit` into `destination`, which must be an empty folder or not exist.
+/// Writes the tree of `commit` into `destination`, which must be an empty directory or not exist.
 ///
-/// After an error the folder is empty again, as far as the disk allows.
+/// After an error the directory is empty again, as far as the disk allows.
 pub(super) fn export(
     mirror: &Mirror<'_>,
     access: &RepoAccess,
@@ -92,7 +93,7 @@ pub(super) fn export(
     outcome.map(|()| export.stats)
 }
 
-/// Creates the folder, or uses an empty one, and removes the access of other users.
+/// Creates the directory, or uses an empty one, and removes the access of other users.
 fn claim(destination: &Path) -> io::Result<()> {
     match DirBuilder::new().mode(0o700).create(destination) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
@@ -108,14 +109,14 @@ fn claim(destination: &Path) -> io::Result<()> {
     }
 }
 
-/// Removes the written files after an error. A failure here makes the next export into the folder fail.
+/// Removes the written files after an error. A failure here makes the next export into the directory fail.
 fn clear(destination: &Path) {
     let Ok(entries) = fs::read_dir(destination) else {
         return;
     };
     for entry in entries.flatten() {
-        let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
-        let _ = if is_folder {
+        let is_directory = entry.file_type().is_ok_and(|kind| kind.is_dir());
+        let _ = if is_directory {
             fs::remove_dir_all(entry.path())
         } else {
             fs::remove_file(entry.path())
@@ -136,8 +137,8 @@ struct Export<'a> {
     stats: ExportStats,
 }
 
-/// A folder whose content is still to be written.
-struct Folder {
+/// A directory whose content is still to be written.
+struct Directory {
     tree: Oid,
     path: PathBuf,
     depth: usize,
@@ -146,20 +147,25 @@ struct Folder {
 impl Export<'_> {
     fn run(&mut self, root: Oid, ignore: Option<&str>) -> Result<(), GitError> {
         self.rules = self.read_rules(root, ignore)?;
-        let mut folders = vec![Folder {
+        let mut directories = vec![Directory {
             tree: root,
             path: PathBuf::new(),
             depth: 0,
         }];
-        while let Some(folder) = folders.pop() {
-            self.check_size(folder.tree, ObjectType::Tree, &folder.path, MAX_FOLDER_BYTES)?;
+        while let Some(directory) = directories.pop() {
+            self.check_size(
+                directory.tree,
+                ObjectType::Tree,
+                &directory.path,
+                MAX_DIRECTORY_BYTES,
+            )?;
             let tree = self
                 .mirror
                 .repo
-                .find_tree(folder.tree)
+                .find_tree(directory.tree)
                 .map_err(|error| self.unreadable(&error))?;
             for entry in tree.iter() {
-                folders.extend(self.write_entry(&folder, &entry)?);
+                directories.extend(self.write_entry(&directory, &entry)?);
             }
         }
         self.write_links()
@@ -167,7 +173,7 @@ impl Export<'_> {
 
     /// Reads the rules of the repository first, then those of the caller, which therefore take precedence.
     fn read_rules(&self, root: Oid, ignore: Option<&str>) -> Result<Gitignore, GitError> {
-        self.check_size(root, ObjectType::Tree, Path::new(""), MAX_FOLDER_BYTES)?;
+        self.check_size(root, ObjectType::Tree, Path::new(""), MAX_DIRECTORY_BYTES)?;
         let tree = self
             .mirror
             .repo
@@ -216,8 +222,12 @@ impl Export<'_> {
         self.refused(Refusal::IgnoreRules { place, problem })
     }
 
-    /// Writes one entry; a folder is created and returned.
-    fn write_entry(&mut self, parent: &Folder, entry: &TreeEntry<'_>) -> Result<Option<Folder>, GitError> {
+    /// Writes one entry; a directory is created and returned.
+    fn write_entry(
+        &mut self,
+        parent: &Directory,
+        entry: &TreeEntry<'_>,
+    ) -> Result<Option<Directory>, GitError> {
         if self.interrupt.stopped().is_some() {
             return Err(GitError::timeout(self.access, self.interrupt.after()));
         }
@@ -235,12 +245,12 @@ impl Export<'_> {
             }));
         }
         let kind = kind(entry);
-        if self.rules.matched(&path, kind == Kind::Folder).is_ignore() {
+        if self.rules.matched(&path, kind == Kind::Directory).is_ignore() {
             self.stats.ignored += 1;
             return Ok(None);
         }
         match kind {
-            Kind::Folder => return self.write_folder(parent, entry.id(), path).map(Some),
+            Kind::Directory => return self.write_directory(parent, entry.id(), path).map(Some),
             Kind::File => self.write_file(entry, path)?,
             Kind::Link => self.note_link(entry.id(), &path)?,
             Kind::Submodule => self.stats.submodules += 1,
@@ -253,7 +263,12 @@ impl Export<'_> {
         Ok(None)
     }
 
-    fn write_folder(&mut self, parent: &Folder, tree: Oid, path: PathBuf) -> Result<Folder, GitError> {
+    fn write_directory(
+        &mut self,
+        parent: &Directory,
+        tree: Oid,
+        path: PathBuf,
+    ) -> Result<Directory, GitError> {
         let depth = parent.depth + 1;
         if depth > self.limits.max_depth {
             return Err(self.refused(Refusal::Depth {
@@ -261,11 +276,11 @@ impl Export<'_> {
                 limit: self.limits.max_depth,
             }));
         }
-        self.note(&path, Node::Folder)?;
+        self.note(&path, Node::Directory)?;
         let created = DirBuilder::new().mode(0o700).create(self.destination.join(&path));
         created.map_err(|error| self.disk(error))?;
-        self.stats.folders += 1;
-        Ok(Folder { tree, path, depth })
+        self.stats.directories += 1;
+        Ok(Directory { tree, path, depth })
     }
 
     fn write_file(&mut self, entry: &TreeEntry<'_>, path: PathBuf) -> Result<(), GitError> {
@@ -375,7 +390,7 @@ impl Export<'_> {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    Folder,
+    Directory,
     File,
     Link,
     Submodule,
@@ -385,7 +400,7 @@ enum Kind {
 /// Reads the type bits as stored; libgit2 itself reads an unknown type as a file.
 fn kind(entry: &TreeEntry<'_>) -> Kind {
     match entry.filemode_raw() & 0o170_000 {
-        0o040_000 => Kind::Folder,
+        0o040_000 => Kind::Directory,
         0o100_000 => Kind::File,
         0o120_000 => Kind::Link,
         0o160_000 => Kind::Submodule,
@@ -407,7 +422,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_outside_of_the_folder_are_forbidden() {
+    fn names_outside_of_the_directory_are_forbidden() {
         for name in ["", ".", "..", ".git", ".GIT", "a/b", "/a", "a\0b"] {
             assert!(is_forbidden(OsStr::new(name)), "{name:?}");
         }

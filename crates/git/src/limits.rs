@@ -57,7 +57,7 @@ pub struct ExportLimits {
     pub max_file_bytes: u64,
     /// Bytes of all files together.
     pub max_total_bytes: u64,
-    /// Folders within folders.
+    /// Directories within directories.
     pub max_depth: usize,
 }
 

@@ -23,7 +23,7 @@ pub enum LinkProblem {
     /// Links form a cycle.
     #[error("it leads to itself")]
     Loop,
-    /// The target is a folder that contains the link; a walk through the tree would never end.
+    /// The target is a directory that contains the link; a walk through the tree would never end.
     #[error("its target is a directory that contains it")]
     Ancestor,
 }
@@ -31,13 +31,13 @@ pub enum LinkProblem {
 /// An entry of an exported tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Node {
-    Folder,
+    Directory,
     File,
     /// A symbolic link and its target as stored.
     Link(OsString),
 }
 
-/// The paths of an exported tree, relative to its root. The root itself is a folder without an entry.
+/// The paths of an exported tree, relative to its root. The root itself is a directory without an entry.
 #[derive(Debug, Default)]
 pub(super) struct Layout(BTreeMap<PathBuf, Node>);
 
@@ -52,7 +52,7 @@ impl Layout {
     pub(super) fn links(&self) -> impl Iterator<Item = (&Path, &OsStr)> {
         self.0.iter().filter_map(|(path, node)| match node {
             Node::Link(target) => Some((path.as_path(), target.as_os_str())),
-            Node::Folder | Node::File => None,
+            Node::Directory | Node::File => None,
         })
     }
 
@@ -71,7 +71,7 @@ impl Layout {
             }
             at.push(&step);
             match self.0.get(&at) {
-                Some(Node::Folder) => {}
+                Some(Node::Directory) => {}
                 Some(Node::File) if rest.is_empty() => {}
                 Some(Node::File) | None => return Err(LinkProblem::Missing),
                 Some(Node::Link(next)) => {
@@ -119,7 +119,7 @@ mod tests {
         for (path, target) in entries {
             let node = match target {
                 Some(target) => Node::Link(OsString::from(target)),
-                None if path.ends_with('/') => Node::Folder,
+                None if path.ends_with('/') => Node::Directory,
                 None => Node::File,
             };
             assert!(layout.insert(PathBuf::from(path.trim_end_matches('/')), node));
@@ -180,6 +180,6 @@ mod tests {
     #[test]
     fn a_path_can_be_added_once() {
         let mut tree = layout(&[("a", None)]);
-        assert!(!tree.insert(PathBuf::from("a"), Node::Folder));
+        assert!(!tree.insert(PathBuf::from("a"), Node::Directory));
     }
 }

@@ -1,4 +1,4 @@
-//! Repositories in a local folder, by libgit2's local transport. All functions block.
+//! Repositories in a local directory, by libgit2's local transport. All functions block.
 
 use std::sync::Arc;
 

@@ -126,7 +126,7 @@ impl<'a> Mirror<'a> {
 
     /// Stores the commit of a remote ref, if it was received: a server may list a tip and not send it.
     ///
-    /// The name is hashed: a remote may rename `a` to `a/b`, and a folder cannot replace a file.
+    /// The name is hashed: a remote may rename `a` to `a/b`, and a directory cannot replace a file.
     pub(super) fn note_remote(&self, name: &str, id: Oid) -> Result<(), GitError> {
         let commit = self
             .repo
@@ -194,8 +194,8 @@ impl<'a> Mirror<'a> {
     /// the same pack is fetched again.
     fn check_packs(&self) -> Result<(), GitError> {
         let disk = |error| GitError::disk(self.access, "the mirror", error);
-        let folder = self.repo.path().join("objects/pack");
-        for index in files_in(&folder, "idx").map_err(disk)? {
+        let directory = self.repo.path().join("objects/pack");
+        for index in files_in(&directory, "idx").map_err(disk)? {
             // An index ends with the checksum of its pack and its own; a pack ends with its own.
             let known = last_bytes(&index, 40).map_err(disk)?;
             let pack = last_bytes(&index.with_extension("pack"), 20).map_err(disk)?;
@@ -264,14 +264,14 @@ impl<'a> Mirror<'a> {
         max_packs: usize,
         interrupt: &Interrupt,
     ) -> Result<Vec<PathBuf>, GitError> {
-        let folder = self.repo.path().join("objects/pack");
+        let directory = self.repo.path().join("objects/pack");
         let old =
-            files_in(&folder, "pack").map_err(|error| GitError::disk(self.access, "the mirror", error))?;
+            files_in(&directory, "pack").map_err(|error| GitError::disk(self.access, "the mirror", error))?;
         if old.len() <= max_packs {
             return Ok(Vec::new());
         }
         let joined = self
-            .write_joined_pack(&folder, interrupt)
+            .write_joined_pack(&directory, interrupt)
             .map_err(|error| GitError::from_mirror(self.access, &error))?;
         Ok(old
             .into_iter()
@@ -281,7 +281,7 @@ impl<'a> Mirror<'a> {
 
     fn write_joined_pack(
         &self,
-        folder: &Path,
+        directory: &Path,
         interrupt: &Interrupt,
     ) -> Result<Option<PathBuf>, git2::Error> {
         let mut builder = self.repo.packbuilder()?;
@@ -301,16 +301,16 @@ impl<'a> Mirror<'a> {
         }
         builder.set_progress_callback(|_, _, _| interrupt.stopped().is_none())?;
         builder.insert_walk(&mut walk)?;
-        builder.write(folder, 0o400)?;
+        builder.write(directory, 0o400)?;
         Ok(builder
             .name()?
-            .map(|name| folder.join(format!("pack-{name}.pack"))))
+            .map(|name| directory.join(format!("pack-{name}.pack"))))
     }
 }
 
-/// Deletes the files of a folder that `which` selects. A missing folder has none.
-fn remove_files(folder: &Path, which: impl Fn(&str) -> bool) -> io::Result<()> {
-    let entries = match fs::read_dir(folder) {
+/// Deletes the files of a directory that `which` selects. A missing directory has none.
+fn remove_files(directory: &Path, which: impl Fn(&str) -> bool) -> io::Result<()> {
+    let entries = match fs::read_dir(directory) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         entries => entries?,
     };
@@ -338,9 +338,9 @@ pub(super) fn discard(packs: &[PathBuf], access: &RepoAccess) -> Result<(), GitE
     Ok(())
 }
 
-/// Returns the files of a folder with an extension. A missing folder has none.
-fn files_in(folder: &Path, extension: &str) -> io::Result<Vec<PathBuf>> {
-    let entries = match fs::read_dir(folder) {
+/// Returns the files of a directory with an extension. A missing directory has none.
+fn files_in(directory: &Path, extension: &str) -> io::Result<Vec<PathBuf>> {
+    let entries = match fs::read_dir(directory) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries?,
     };

@@ -27,9 +27,9 @@ use super::want::Want;
 /// unresponsive disk or a long walk through history takes longer.
 const STOP_GRACE: Duration = Duration::from_secs(2);
 
-/// The mirrors of repositories below one folder, and their worker threads.
+/// The mirrors of repositories below one directory, and their worker threads.
 ///
-/// Clones share the state. Only one store may use a folder: two processes would delete each other's files.
+/// Clones share the state. Only one store may use a directory: two processes would delete each other's files.
 #[derive(Debug, Clone)]
 pub struct GitStore {
     inner: Arc<Inner>,
@@ -220,12 +220,12 @@ impl GitStore {
             .unwrap_or_default())
     }
 
-    /// Writes the tree of a commit into `destination`, an empty folder or a new path.
+    /// Writes the tree of a commit into `destination`, an empty directory or a new path.
     ///
-    /// Writes regular files with their executable bit, folders, and symbolic links with a target inside the tree; any
-    /// other link refuses the whole tree. Links to folders may form cycles, so a walk must not follow them. Submodules
-    /// are counted and skipped. A `.sourceignore` file in the root, in the syntax of gitignore, excludes files;
-    /// `ignore` appends lines to it. After an error, the folder is empty.
+    /// Writes regular files with their executable bit, directories, and symbolic links with a target inside the tree;
+    /// any other link refuses the whole tree. Links to directories may form cycles, so a walk must not follow them.
+    /// Submodules are counted and skipped. A `.sourceignore` file in the root, in the syntax of gitignore, excludes
+    /// files; `ignore` appends lines to it. After an error, the directory is empty.
     ///
     /// # Errors
     /// [`GitError::NotFound`] if the mirror does not contain the commit, [`GitError::Refused`] with the path that
@@ -300,7 +300,7 @@ impl GitStore {
     /// its pins are lost, so `keep` has to name every known repository.
     ///
     /// # Errors
-    /// [`std::io::Error`] of the first folder that cannot be read or deleted.
+    /// [`std::io::Error`] of the first directory that cannot be read or deleted.
     pub async fn retain(&self, keep: BTreeSet<String>) -> std::io::Result<usize> {
         let found = list_mirrors(&self.inner.root)?;
         let mut deleted = 0;
@@ -463,7 +463,7 @@ fn list_mirrors(root: &Path) -> std::io::Result<Vec<(String, PathBuf)>> {
             .file_stem()
             .map(|stem| stem.to_string_lossy().into_owned())
             .unwrap_or_default();
-        // Folders with other names are not touched.
+        // Directories with other names are not touched.
         if stem.len() == 32 && stem.bytes().all(|b| b.is_ascii_hexdigit()) {
             found.push((stem, path));
         }

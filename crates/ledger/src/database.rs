@@ -10,8 +10,8 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqlitePool, SqlitePoo
 use sqlx::{ConnectOptions, Connection, SqlSafeStr};
 use tracing::{debug, warn};
 
+use super::directory::Files;
 use super::error::is_damage_at_open;
-use super::folder::Files;
 use super::{LedgerError, Opened};
 
 /// The files of `migrations/`, compiled in; append-only. Listed by hand: for `sqlx::migrate!` cargo builds SQLite and
@@ -109,7 +109,7 @@ pub(super) fn readers(files: &Files) -> SqlitePool {
         .connect_lazy_with(options)
 }
 
-/// Opens the ledger of a folder for writing. A ledger that is damaged, or written by a newer version, is moved aside
+/// Opens the ledger of a directory for writing. A ledger that is damaged, or written by a newer version, is moved aside
 /// and replaced by an empty one.
 pub(super) async fn open(files: &Files) -> Result<(SqliteConnection, Opened), LedgerError> {
     let found = if files.is_marked_damaged() {
@@ -248,12 +248,15 @@ async fn expected_schema(files: &Files) -> Result<Vec<(String, String)>, Refusal
 mod tests {
     use super::*;
 
-    /// Reads the folder as `sqlx::migrate!` does, which created ledgers before the list was maintained by hand.
+    /// Reads the directory as `sqlx::migrate!` does, which created ledgers before the list was maintained by hand.
     #[tokio::test]
-    async fn the_list_matches_the_folder() {
-        let folder = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../migrations"));
-        let found = Migrator::new(folder).await.unwrap();
-        assert_eq!(found.iter().count(), std::fs::read_dir(folder).unwrap().count());
+    async fn the_list_matches_the_directory() {
+        let directory = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../migrations"));
+        let found = Migrator::new(directory).await.unwrap();
+        assert_eq!(
+            found.iter().count(),
+            std::fs::read_dir(directory).unwrap().count()
+        );
         assert_eq!(
             MIGRATIONS.iter().map(columns).collect::<Vec<_>>(),
             found.iter().map(columns).collect::<Vec<_>>()
@@ -264,8 +267,8 @@ mod tests {
     /// released file, which would move every ledger aside.
     #[tokio::test]
     async fn ledgers_of_the_macro_are_accepted() {
-        let folder = tempfile::TempDir::new().unwrap();
-        let (files, _lock) = Files::claim(folder.path()).unwrap();
+        let directory = tempfile::TempDir::new().unwrap();
+        let (files, _lock) = Files::claim(directory.path()).unwrap();
         let mut connection = connect(&files).await.ok().unwrap();
         let rows: Vec<(i64, String, String)> = sqlx::query_as(
             "SELECT version, description, hex(checksum) FROM _sqlx_migrations ORDER BY version",
@@ -294,8 +297,8 @@ mod tests {
     /// Guards against the loss of management states: an object that Starling must not write would be written.
     #[tokio::test]
     async fn management_states_survive_the_new_name_of_their_column() {
-        let folder = tempfile::TempDir::new().unwrap();
-        let (files, _lock) = Files::claim(folder.path()).unwrap();
+        let directory = tempfile::TempDir::new().unwrap();
+        let (files, _lock) = Files::claim(directory.path()).unwrap();
         let mut before = SqliteConnectOptions::new()
             .filename(files.database())
             .create_if_missing(true)
@@ -344,8 +347,8 @@ mod tests {
     /// A killed process does not test this: the page cache survives a kill, but not a power failure.
     #[tokio::test]
     async fn every_commit_waits_for_the_disk() {
-        let folder = tempfile::TempDir::new().unwrap();
-        let (files, _lock) = Files::claim(folder.path()).unwrap();
+        let directory = tempfile::TempDir::new().unwrap();
+        let (files, _lock) = Files::claim(directory.path()).unwrap();
         let mut connection = connect(&files).await.ok().unwrap();
         for (query, wanted) in [
             ("SELECT journal_mode FROM pragma_journal_mode", "wal"),
@@ -366,8 +369,8 @@ mod tests {
     #[cfg(target_os = "linux")]
     #[tokio::test]
     async fn a_refused_database_is_closed_before_it_can_be_moved() {
-        let folder = tempfile::TempDir::new().unwrap();
-        let (files, _lock) = Files::claim(folder.path()).unwrap();
+        let directory = tempfile::TempDir::new().unwrap();
+        let (files, _lock) = Files::claim(directory.path()).unwrap();
         close(connect(&files).await.ok().unwrap()).await;
         let valid = std::fs::read(files.database()).unwrap();
         for position in [0, 18, 100, 4096].repeat(10) {
@@ -378,17 +381,17 @@ mod tests {
                 matches!(connect(&files).await, Err(Refusal::Damaged(_))),
                 "{position}"
             );
-            assert_eq!(open_files(folder.path()), ["lock"], "{position}");
+            assert_eq!(open_files(directory.path()), ["lock"], "{position}");
         }
     }
 
-    /// The files below a folder that this process has open.
+    /// The files below a directory that this process has open.
     #[cfg(target_os = "linux")]
-    fn open_files(folder: &std::path::Path) -> Vec<String> {
+    fn open_files(directory: &std::path::Path) -> Vec<String> {
         std::fs::read_dir("/proc/self/fd")
             .unwrap()
             .filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok())
-            .filter_map(|file| Some(file.strip_prefix(folder).ok()?.display().to_string()))
+            .filter_map(|file| Some(file.strip_prefix(directory).ok()?.display().to_string()))
             .collect()
     }
 }

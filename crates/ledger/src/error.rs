@@ -17,24 +17,24 @@ const NOT_A_DATABASE: i32 = 26;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LedgerError {
-    /// Another process, or another part of this one, has the folder's ledger open.
-    #[error("the ledger in {} is in use by another process", folder.display())]
+    /// Another process, or another part of this one, has the directory's ledger open.
+    #[error("the ledger in {} is in use by another process", directory.display())]
     InUse {
-        /// The data folder.
-        folder: PathBuf,
+        /// The data directory.
+        directory: PathBuf,
     },
     /// There is no ledger to read.
-    #[error("no ledger in {}: --data-dir must be the data directory of the controller", folder.display())]
+    #[error("no ledger in {}: --data-dir must be the data directory of the controller", directory.display())]
     NoLedger {
-        /// The data folder.
-        folder: PathBuf,
+        /// The data directory.
+        directory: PathBuf,
     },
-    /// A file or folder of the ledger could not be created, moved or locked.
+    /// A file or directory of the ledger could not be created, moved or locked.
     #[error("cannot {action} {}", path.display())]
     File {
         /// The operation, such as `lock`.
         action: &'static str,
-        /// The file or folder.
+        /// The file or directory.
         path: PathBuf,
         /// Why it failed.
         #[source]

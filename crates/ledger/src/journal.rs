@@ -325,8 +325,8 @@ mod tests {
 
     /// Returns the remaining rollouts of each group after a cut to a bound, and verifies the chains.
     async fn remaining(written: &[(&str, i64)], bound: i64) -> Vec<(String, Vec<i64>)> {
-        let folder = tempfile::TempDir::new().unwrap();
-        let (ledger, _) = Ledger::open(folder.path()).await.unwrap();
+        let directory = tempfile::TempDir::new().unwrap();
+        let (ledger, _) = Ledger::open(directory.path()).await.unwrap();
         for (group, rollout) in written {
             ledger.append_journal(&entry(group, *rollout)).await.unwrap();
         }

@@ -14,14 +14,14 @@
 //!
 //! Writes go through one task that commits all queued operations in one transaction (`writer`). Queries use a few
 //! read-only connections and see everything that was acknowledged before they began. An advisory lock ensures that only
-//! one process has the ledger of a folder open.
+//! one process has the ledger of a directory open.
 
 mod admissions;
 mod attempts;
 mod column;
 mod database;
+mod directory;
 mod error;
-mod folder;
 mod journal;
 mod meta;
 mod queue;
@@ -46,7 +46,7 @@ pub use rollouts::{ROLLOUTS_KEPT, Rollout, RolloutOutcome, RolloutRecord};
 pub use view::LedgerView;
 pub use writer::WriterStats;
 
-use folder::Files;
+use directory::Files;
 use writer::Writer;
 
 /// What [`Ledger::open`] found.
@@ -71,14 +71,15 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Opens the ledger of a data folder, creates both if they are missing, and locks the folder for this process. The
-    /// check reads the whole file. Must be called within a tokio runtime, in which the task of the writer runs.
+    /// Opens the ledger of a data directory, creates both if they are missing, and locks the directory for this
+    /// process. The check reads the whole file. Must be called within a tokio runtime, in which the task of the writer
+    /// runs.
     ///
     /// # Errors
     /// [`LedgerError::InUse`] if another process has the ledger open; [`LedgerError::File`] and [`LedgerError::Open`]
-    /// for errors of the folder or the disk. Damage is not an error.
-    pub async fn open(folder: &Path) -> Result<(Self, Opened), LedgerError> {
-        let (files, lock) = Files::claim(folder)?;
+    /// for errors of the directory or the disk. Damage is not an error.
+    pub async fn open(directory: &Path) -> Result<(Self, Opened), LedgerError> {
+        let (files, lock) = Files::claim(directory)?;
         let (mut connection, opened) = database::open(&files).await?;
         let last_attempt_before =
             attempts::last(&mut connection)
@@ -87,7 +88,7 @@ impl Ledger {
                     path: files.database(),
                     source,
                 })?;
-        info!(folder = %folder.display(), ?opened, "the ledger is open");
+        info!(folder = %directory.display(), ?opened, "the ledger is open");
         let writer = Writer::start(connection, files.clone(), lock);
         Ok((
             Self {
@@ -100,7 +101,7 @@ impl Ledger {
         ))
     }
 
-    /// Waits for running queries, writes everything queued, and unlocks the folder. Later calls fail with
+    /// Waits for running queries, writes everything queued, and unlocks the directory. Later calls fail with
     /// [`LedgerError::Closed`]. A ledger that is dropped instead loses nothing that was acknowledged.
     pub async fn close(&self) {
         // The connection of the writer is closed last: the last connection empties the write-ahead log, which readers

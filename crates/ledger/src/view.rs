@@ -1,4 +1,4 @@
-//! A read-only view of the ledger of a controller that may be running, without the lock of the folder.
+//! A read-only view of the ledger of a controller that may be running, without the lock of the directory.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use sqlx::{ConnectOptions, Connection};
 use super::database::BUSY;
 use super::journal::{GroupJournal, journals};
 use super::rollouts::{self, RolloutRecord};
-use super::{LedgerError, folder};
+use super::{LedgerError, directory};
 
 /// A read-only ledger. All reads are from one snapshot: later writes are not visible.
 #[derive(Debug)]
@@ -19,16 +19,16 @@ pub struct LedgerView {
 }
 
 impl LedgerView {
-    /// Opens the ledger of a data folder for reading, even if another process has it open. Nothing is created, moved or
-    /// repaired.
+    /// Opens the ledger of a data directory for reading, even if another process has it open. Nothing is created, moved
+    /// or repaired.
     ///
     /// # Errors
     /// [`LedgerError::NoLedger`] if there is none; [`LedgerError::Open`] if it cannot be read.
-    pub async fn open(data_folder: &Path) -> Result<Self, LedgerError> {
-        let path = folder::database_in(data_folder);
+    pub async fn open(data_directory: &Path) -> Result<Self, LedgerError> {
+        let path = directory::database_in(data_directory);
         if !path.is_file() {
             return Err(LedgerError::NoLedger {
-                folder: data_folder.to_owned(),
+                directory: data_directory.to_owned(),
             });
         }
         let failed = |source| LedgerError::Open {

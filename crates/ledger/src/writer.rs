@@ -14,8 +14,8 @@ use tokio::sync::{Mutex, mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tracing::error;
 
+use super::directory::{DirectoryLock, Files};
 use super::error::{is_corrupt, is_storage_fault};
-use super::folder::{Files, FolderLock};
 use super::{LedgerError, database};
 
 /// Maximum operations in one transaction. Limits the memory, and the time that a caller waits for other operations.
@@ -53,9 +53,9 @@ enum Message {
 }
 
 impl Writer {
-    /// Starts the task, which owns the connection and the lock of the folder. It ends on `close` or when the `Writer`
-    /// is dropped, after it has written everything queued.
-    pub(super) fn start(connection: SqliteConnection, files: Files, lock: FolderLock) -> Self {
+    /// Starts the task, which owns the connection and the lock of the directory. It ends on `close` or when the
+    /// `Writer` is dropped, after it has written everything queued.
+    pub(super) fn start(connection: SqliteConnection, files: Files, lock: DirectoryLock) -> Self {
         let (sender, receiver) = mpsc::channel(QUEUE);
         let counters = Arc::new(Counters::default());
         let worker = Worker {
@@ -93,7 +93,7 @@ impl Writer {
         respond.await.map_err(|_| LedgerError::Closed)?
     }
 
-    /// Writes all queued operations, closes the connection and unlocks the folder. Later calls return immediately.
+    /// Writes all queued operations, closes the connection and unlocks the directory. Later calls return immediately.
     pub(super) async fn close(&self) {
         let mut task = self.task.lock().await;
         if let Some(handle) = task.take() {
@@ -192,7 +192,7 @@ struct Worker {
     connection: Option<SqliteConnection>,
     files: Files,
     counters: Arc<Counters>,
-    _lock: FolderLock,
+    _lock: DirectoryLock,
 }
 
 impl Worker {
@@ -279,8 +279,8 @@ mod tests {
     /// A page limit simulates a full disk: SQLite returns the same code.
     #[tokio::test]
     async fn a_full_disk_fails_the_transaction_and_the_next_one_tries_again() {
-        let folder = tempfile::TempDir::new().unwrap();
-        let (ledger, _) = Ledger::open(folder.path()).await.unwrap();
+        let directory = tempfile::TempDir::new().unwrap();
+        let (ledger, _) = Ledger::open(directory.path()).await.unwrap();
         ledger
             .write("limit the pages".to_owned(), |connection| {
                 Box::pin(async move {
@@ -315,8 +315,8 @@ mod tests {
     /// If an operation ends the transaction, the other operations must not report a commit.
     #[tokio::test]
     async fn a_transaction_that_an_operation_rolls_back_fails_for_all_callers() {
-        let folder = tempfile::TempDir::new().unwrap();
-        let (ledger, _) = Ledger::open(folder.path()).await.unwrap();
+        let directory = tempfile::TempDir::new().unwrap();
+        let (ledger, _) = Ledger::open(directory.path()).await.unwrap();
         let rolled_back = ledger.write("roll back".to_owned(), |connection| {
             Box::pin(async move {
                 sqlx::query("ROLLBACK").execute(connection).await?;

@@ -15,17 +15,17 @@ use super::{Refusal, RenderError, yaml};
 
 /// Maximum bytes of a kustomization, inline patches included; real ones stay below 100 KiB.
 const MAX_KUSTOMIZATION_BYTES: usize = 4 << 20;
-/// Folders that one build may span.
-const MAX_FOLDERS: usize = 10_000;
+/// Directories that one build may span.
+const MAX_DIRECTORIES: usize = 10_000;
 
 /// The kind of value of a field of a kustomization.
 #[derive(Clone, Copy)]
 enum FieldKind {
     /// Values that refer to no files.
     Values,
-    /// Manifests or folders with a kustomization.
+    /// Manifests or directories with a kustomization.
     Resources,
-    /// Configurations of plugins: inline, in files, or built from folders.
+    /// Configurations of plugins: inline, in files, or built from directories.
     Plugins,
     /// Files.
     Files,
@@ -81,23 +81,23 @@ const FIELDS: &[(&str, FieldKind)] = &[
 #[derive(Default)]
 pub(super) struct SecretLiterals(pub(super) Vec<String>);
 
-/// Checks the kustomization of a folder and all kustomizations that it includes.
-pub(super) fn check(tree: &Tree, folder: &Path) -> Result<SecretLiterals, RenderError> {
+/// Checks the kustomization of a directory and all kustomizations that it includes.
+pub(super) fn check(tree: &Tree, directory: &Path) -> Result<SecretLiterals, RenderError> {
     let mut walk = Walk {
         tree,
         seen: BTreeSet::new(),
         ahead: Vec::new(),
         secret_literals: SecretLiterals::default(),
     };
-    walk.enqueue(FolderVisit {
-        folder: folder.to_owned(),
+    walk.enqueue(DirectoryVisit {
+        directory: directory.to_owned(),
         plugins_of: None,
     });
     while let Some(visit) = walk.ahead.pop() {
-        if walk.seen.len() > MAX_FOLDERS {
+        if walk.seen.len() > MAX_DIRECTORIES {
             return Err(RenderError::TooLarge {
                 what: "the directories of one build",
-                limit: MAX_FOLDERS,
+                limit: MAX_DIRECTORIES,
             });
         }
         walk.visit(&visit)?;
@@ -106,16 +106,16 @@ pub(super) fn check(tree: &Tree, folder: &Path) -> Result<SecretLiterals, Render
 }
 
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct FolderVisit {
-    folder: PathBuf,
-    /// Set if the folder contains configurations of plugins: their paths are relative to this other folder.
+struct DirectoryVisit {
+    directory: PathBuf,
+    /// Set if the directory contains configurations of plugins: their paths are relative to this other directory.
     plugins_of: Option<PathBuf>,
 }
 
 struct Walk<'a> {
     tree: &'a Tree,
-    seen: BTreeSet<FolderVisit>,
-    ahead: Vec<FolderVisit>,
+    seen: BTreeSet<DirectoryVisit>,
+    ahead: Vec<DirectoryVisit>,
     secret_literals: SecretLiterals,
 }
 
@@ -123,22 +123,22 @@ struct Walk<'a> {
 #[derive(Clone, Copy)]
 struct EntryPath<'a> {
     file: &'a Path,
-    folder: &'a Path,
+    directory: &'a Path,
     field: &'a str,
 }
 
 impl Walk<'_> {
-    fn enqueue(&mut self, visit: FolderVisit) {
+    fn enqueue(&mut self, visit: DirectoryVisit) {
         if self.seen.insert(visit.clone()) {
             self.ahead.push(visit);
         }
     }
 
-    fn visit(&mut self, visit: &FolderVisit) -> Result<(), RenderError> {
-        let Some(file) = self.tree.kustomization(&visit.folder)? else {
+    fn visit(&mut self, visit: &DirectoryVisit) -> Result<(), RenderError> {
+        let Some(file) = self.tree.kustomization(&visit.directory)? else {
             let entry_path = EntryPath {
-                file: &visit.folder,
-                folder: &visit.folder,
+                file: &visit.directory,
+                directory: &visit.directory,
                 field: "directory",
             };
             return Err(self.refused(entry_path, ".", Refusal::NoKustomization));
@@ -146,7 +146,7 @@ impl Walk<'_> {
         let content = self.tree.read(&file, MAX_KUSTOMIZATION_BYTES)?;
         let entry_path = EntryPath {
             file: &file,
-            folder: &visit.folder,
+            directory: &visit.directory,
             field: "kustomization",
         };
         let mut documents = yaml::read(&content, 2).map_err(|source| RenderError::Yaml {
@@ -209,7 +209,7 @@ impl Walk<'_> {
         }
     }
 
-    /// A file, or a folder to walk.
+    /// A file, or a directory to walk.
     fn resource(
         &mut self,
         entry_path: EntryPath<'_>,
@@ -220,12 +220,12 @@ impl Walk<'_> {
         match (node, plugins_of) {
             (Node::File(_), None) => Ok(()),
             (Node::File(file), Some(base)) => self.plugin_file(entry_path, base, &file),
-            (Node::Folder(folder), _) => {
-                if self.tree.kustomization(&folder)?.is_none() {
+            (Node::Directory(directory), _) => {
+                if self.tree.kustomization(&directory)?.is_none() {
                     return Err(self.refused(entry_path, entry, Refusal::NoKustomization));
                 }
-                self.enqueue(FolderVisit {
-                    folder,
+                self.enqueue(DirectoryVisit {
+                    directory,
                     plugins_of: plugins_of.map(Path::to_owned),
                 });
                 Ok(())
@@ -235,13 +235,13 @@ impl Walk<'_> {
 
     fn plugin_entry(&mut self, entry_path: EntryPath<'_>, entry: &str) -> Result<(), RenderError> {
         if is_inline(entry) {
-            let documents = yaml::read(entry.as_bytes(), MAX_FOLDERS)
+            let documents = yaml::read(entry.as_bytes(), MAX_DIRECTORIES)
                 .map_err(|_| self.refused(entry_path, "(inline)", Refusal::Malformed))?;
             return documents
                 .iter()
                 .try_for_each(|config| self.plugin(entry_path, "(inline)", config));
         }
-        self.resource(entry_path, entry, Some(entry_path.folder))
+        self.resource(entry_path, entry, Some(entry_path.directory))
     }
 
     fn plugin_file(
@@ -252,12 +252,12 @@ impl Walk<'_> {
     ) -> Result<(), RenderError> {
         let content = self.tree.read(file, MAX_KUSTOMIZATION_BYTES)?;
         let name = self.tree.name(file);
-        let documents = yaml::read(&content, MAX_FOLDERS).map_err(|source| RenderError::Yaml {
+        let documents = yaml::read(&content, MAX_DIRECTORIES).map_err(|source| RenderError::Yaml {
             origin: name.clone(),
             source,
         })?;
         let entry_path = EntryPath {
-            folder: base,
+            directory: base,
             ..entry_path
         };
         documents
@@ -337,12 +337,12 @@ impl Walk<'_> {
     fn file(&mut self, entry_path: EntryPath<'_>, entry: &str) -> Result<(), RenderError> {
         match self.local(entry_path, entry)? {
             Node::File(_) => Ok(()),
-            Node::Folder(_) => Err(self.refused(entry_path, entry, Refusal::WrongType)),
+            Node::Directory(_) => Err(self.refused(entry_path, entry, Refusal::WrongType)),
         }
     }
 
     fn local(&self, entry_path: EntryPath<'_>, entry: &str) -> Result<Node, RenderError> {
-        let resolved = self.tree.resolve(entry_path.folder, entry);
+        let resolved = self.tree.resolve(entry_path.directory, entry);
         // kustomize loads an existing file before it tries the name as a git address; for anything else, it tries the
         // git address first.
         let remote = is_url(entry) || (is_git(entry) && !matches!(resolved, Ok(Node::File(_))));

@@ -54,10 +54,10 @@ pub enum RenderError {
         refusal: Refusal,
     },
     /// A directory contains more than one kustomization file.
-    #[error("{folder} contains more than one kustomization file")]
+    #[error("{directory} contains more than one kustomization file")]
     Ambiguous {
         /// The directory, relative to the tree.
-        folder: String,
+        directory: String,
     },
     /// A file or the output is not the expected YAML.
     #[error("{origin}")]
@@ -135,7 +135,7 @@ pub enum RenderError {
     Failed {
         /// Exit code or signal.
         status: String,
-        /// Its error output: truncated, without control characters, quoted content and folders of this host.
+        /// Its error output: truncated, without control characters, quoted content and directories of this host.
         stderr: String,
     },
     /// A program could not be started or followed.

@@ -1,7 +1,7 @@
 //! Renders a tree to a rendered set; the only package of Starling that starts processes.
 //!
-//! [`Renderer::build`] turns a folder of a repository into objects, once per commit, path and target namespace:
-//! *prepare* (check every included kustomization, generate one for a plain folder, wrap it for a target namespace) →
+//! [`Renderer::build`] turns a directory of a repository into objects, once per commit, path and target namespace:
+//! *prepare* (check every included kustomization, generate one for a plain directory, wrap it for a target namespace) →
 //! *run* kustomize inside limits → *read* its output → *decrypt* objects in memory. [`finish`] then creates the bytes
 //! for the clusters with equal values; it is pure and cheap, the build is neither.
 //!
@@ -58,7 +58,7 @@ const MEMORY_ERRORS: [&str; 3] = [
 pub struct RenderLimits {
     /// Wall-clock time of the build program, without the wait for its start.
     pub time: Duration,
-    /// Bytes of output, and of all files of a plain folder together.
+    /// Bytes of output, and of all files of a plain directory together.
     pub output_bytes: usize,
     /// Bytes of memory that the build program may write to.
     pub memory_bytes: u64,
@@ -80,7 +80,7 @@ impl Default for RenderLimits {
     }
 }
 
-/// The objects of one folder of one revision, before substitution of the values of a cluster.
+/// The objects of one directory of one revision, before substitution of the values of a cluster.
 ///
 /// Has no `Debug`: the objects may include Secrets.
 pub struct Manifests {
@@ -90,7 +90,7 @@ pub struct Manifests {
     pub plain: bool,
 }
 
-/// Builds folders into manifests. Cheap to clone; clones share the limit on concurrent builds.
+/// Builds directories into manifests. Cheap to clone; clones share the limit on concurrent builds.
 #[derive(Clone, Debug)]
 pub struct Renderer {
     tool: BuildTool,
@@ -125,10 +125,10 @@ impl Renderer {
         &self.tool
     }
 
-    /// Builds the folder `path` of a tree.
+    /// Builds the directory `path` of a tree.
     ///
     /// `tree` is a private copy of the repository: the caller owns it, runs one build at a time in it and deletes it.
-    /// `path` is relative; empty or `.` is the root. With a `target_namespace`, the folder is built through a
+    /// `path` is relative; empty or `.` is the root. With a `target_namespace`, the directory is built through a
     /// kustomization that sets it, so that kustomize decides which kinds are namespaced; the user's own file is never
     /// edited. Encrypted objects are decrypted with `identities`; without identities, they are an error, because
     /// ciphertext must not be applied.

@@ -1,4 +1,4 @@
-//! Plain folders without a kustomization: all YAML files below them are included.
+//! Plain directories without a kustomization: all YAML files below them are included.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;
@@ -10,23 +10,23 @@ use super::manifest;
 use super::tree::{Node, Tree};
 use super::{Refusal, RenderError, RenderLimits, yaml};
 
-/// Maximum files and folders below one plain folder.
+/// Maximum files and directories below one plain directory.
 const MAX_ENTRIES: usize = 100_000;
 
-/// The content of a plain folder, ordered by name.
+/// The content of a plain directory, ordered by name.
 pub(super) struct Listing {
     /// YAML files with at least one document.
     pub(super) files: Vec<(PathBuf, Vec<Value>)>,
-    /// Subfolders with a kustomization.
+    /// Subdirectories with a kustomization.
     pub(super) kustomizations: Vec<PathBuf>,
 }
 
 impl Listing {
-    /// Reads a plain folder. Skips hidden files and folders, and files that are not YAML.
+    /// Reads a plain directory. Skips hidden files and directories, and files that are not YAML.
     ///
     /// A YAML file that is not a manifest is an error and not skipped: if it were skipped by mistake, its objects would
     /// be pruned.
-    pub(super) fn of(tree: &Tree, folder: &Path, limits: &RenderLimits) -> Result<Self, RenderError> {
+    pub(super) fn of(tree: &Tree, directory: &Path, limits: &RenderLimits) -> Result<Self, RenderError> {
         let mut scan = Scan {
             tree,
             limits,
@@ -34,9 +34,9 @@ impl Listing {
             bytes: 0,
             listing: Self::empty(),
         };
-        let mut ahead = vec![folder.to_owned()];
-        while let Some(folder) = ahead.pop() {
-            let mut below = scan.folder(&folder)?;
+        let mut ahead = vec![directory.to_owned()];
+        while let Some(directory) = ahead.pop() {
+            let mut below = scan.directory(&directory)?;
             below.reverse();
             ahead.append(&mut below);
         }
@@ -55,22 +55,22 @@ impl Listing {
     }
 
     /// Writes a kustomization that lists the whole content.
-    pub(super) fn generate(&self, tree: &Tree, folder: &Path) -> Result<Generated, RenderError> {
+    pub(super) fn generate(&self, tree: &Tree, directory: &Path) -> Result<Generated, RenderError> {
         let paths = self
             .files
             .iter()
             .map(|(path, _)| path)
             .chain(&self.kustomizations);
-        // The leading `./` keeps a folder called `github.com` from being taken for an address.
+        // The leading `./` keeps a directory called `github.com` from being taken for an address.
         let resources: Vec<String> = paths
-            .map(|path| format!("./{}", path.strip_prefix(folder).unwrap_or(path).display()))
+            .map(|path| format!("./{}", path.strip_prefix(directory).unwrap_or(path).display()))
             .collect();
         let content = json!({
             "apiVersion": "kustomize.config.k8s.io/v1beta1",
             "kind": "Kustomization",
             "resources": resources,
         });
-        let path = folder.join("kustomization.yaml");
+        let path = directory.join("kustomization.yaml");
         let write = || {
             let mut file = OpenOptions::new().write(true).create_new(true).open(&path)?;
             let generated = Generated(path.clone());
@@ -83,11 +83,11 @@ impl Listing {
         })
     }
 
-    /// Returns the objects of a folder that needs no kustomize.
+    /// Returns the objects of a directory that needs no kustomize.
     pub(super) fn objects(self, tree: &Tree, limit: usize) -> Result<Vec<Value>, RenderError> {
-        if let Some(folder) = self.kustomizations.first() {
+        if let Some(directory) = self.kustomizations.first() {
             return Err(RenderError::NoKustomize {
-                what: tree.name(folder),
+                what: tree.name(directory),
             });
         }
         let mut objects = Vec::new();
@@ -104,7 +104,7 @@ impl Listing {
     }
 }
 
-/// A generated kustomization. Removed on drop, so that a later build of a parent folder reads only files of git.
+/// A generated kustomization. Removed on drop, so that a later build of a parent directory reads only files of git.
 pub(super) struct Generated(PathBuf);
 
 impl Drop for Generated {
@@ -124,14 +124,14 @@ struct Scan<'a> {
 }
 
 impl Scan<'_> {
-    /// Lists one folder and returns the folders below it that are plain too.
-    fn folder(&mut self, folder: &Path) -> Result<Vec<PathBuf>, RenderError> {
+    /// Lists one directory and returns the directories below it that are plain too.
+    fn directory(&mut self, directory: &Path) -> Result<Vec<PathBuf>, RenderError> {
         let failed = |source| RenderError::File {
-            file: self.tree.name(folder),
+            file: self.tree.name(directory),
             source,
         };
         let mut names = Vec::new();
-        for entry in fs::read_dir(folder).map_err(failed)? {
+        for entry in fs::read_dir(directory).map_err(failed)? {
             self.count += 1;
             if self.count > MAX_ENTRIES {
                 return Err(RenderError::TooLarge {
@@ -147,32 +147,32 @@ impl Scan<'_> {
             // A name that is not UTF-8 cannot be written into a kustomization; it is shown with replacements.
             let text = name.to_string_lossy();
             if !text.starts_with('.') {
-                below.extend(self.entry(folder, &text)?);
+                below.extend(self.entry(directory, &text)?);
             }
         }
         Ok(below)
     }
 
-    /// Lists one entry; returns it if it is a plain folder to descend into.
-    fn entry(&mut self, folder: &Path, name: &str) -> Result<Option<PathBuf>, RenderError> {
-        let path = folder.join(name);
+    /// Lists one entry; returns it if it is a plain directory to descend into.
+    fn entry(&mut self, directory: &Path, name: &str) -> Result<Option<PathBuf>, RenderError> {
+        let path = directory.join(name);
         let wanted = name.ends_with(".yaml") || name.ends_with(".yml");
         let link = fs::symlink_metadata(&path).is_ok_and(|meta| meta.is_symlink());
         let refused = |refusal| RenderError::Refused {
-            file: self.tree.name(folder),
+            file: self.tree.name(directory),
             field: "directory".to_owned(),
             entry: name.to_owned(),
             refusal,
         };
-        match self.tree.resolve(folder, name) {
+        match self.tree.resolve(directory, name) {
             Ok(Node::File(_)) if wanted => self.file(path).map(|()| None),
             // Following the link could form a cycle, and ignoring it would lose objects.
-            Ok(Node::Folder(_)) if link => Err(refused(Refusal::WrongType)),
-            Ok(Node::Folder(path)) if self.tree.kustomization(&path)?.is_some() => {
+            Ok(Node::Directory(_)) if link => Err(refused(Refusal::WrongType)),
+            Ok(Node::Directory(path)) if self.tree.kustomization(&path)?.is_some() => {
                 self.listing.kustomizations.push(path);
                 Ok(None)
             }
-            Ok(Node::Folder(path)) => Ok(Some(path)),
+            Ok(Node::Directory(path)) => Ok(Some(path)),
             Err(refusal) if wanted || refusal == Refusal::Outside => Err(refused(refusal)),
             Ok(Node::File(_)) | Err(_) => Ok(None),
         }

@@ -33,7 +33,7 @@ pub(super) struct Call<'a> {
     pub(super) name: &'static str,
     pub(super) program: &'a Path,
     pub(super) arguments: &'a [&'a str],
-    /// Its working, home and temporary folder.
+    /// Its working, home and temporary directory.
     pub(super) home: &'a Path,
     /// Variables in addition to those of every program.
     pub(super) environment: &'a [(&'a str, &'a str)],

@@ -12,8 +12,8 @@ const OMITTED: &str = "…";
 /// Shorter texts are not treated as secrets, because their removal would make the message unreadable.
 const MIN_SECRET: usize = 3;
 
-/// Returns the error output as one line, without folders of this host and without quoted content.
-pub(super) fn message(stderr: &str, folders: &[&Path], secret_literals: &SecretLiterals) -> String {
+/// Returns the error output as one line, without directories of this host and without quoted content.
+pub(super) fn message(stderr: &str, directories: &[&Path], secret_literals: &SecretLiterals) -> String {
     // The trace of a crash follows, which is too long for a status.
     let mut text = stderr
         .split("\n\ngoroutine ")
@@ -33,9 +33,11 @@ pub(super) fn message(stderr: &str, folders: &[&Path], secret_literals: &SecretL
     }
     text = remove_between(&text, "`", "`");
     text = remove_between(&text, "patch from [", "]");
-    for folder in folders {
-        let folder = folder.display().to_string();
-        text = text.replace(&format!("{folder}/"), "").replace(&folder, ".");
+    for directory in directories {
+        let directory = directory.display().to_string();
+        text = text
+            .replace(&format!("{directory}/"), "")
+            .replace(&directory, ".");
     }
     let parts: Vec<&str> = text
         .split(|c: char| c.is_whitespace() || c.is_control())
@@ -67,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn folders_of_the_host_become_relative() {
+    fn directories_of_the_host_become_relative() {
         assert_eq!(
             plain("Error: '/srv/tree/apps/a.yaml' is bad\n  in /tmp/x\n"),
             "Error: 'apps/a.yaml' is bad in ."

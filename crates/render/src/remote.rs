@@ -1,8 +1,8 @@
 //! Distinguishes remote addresses from paths, as kustomize does.
 //!
 //! kustomize checks *first* whether an entry has the form of a git address and only then whether there is such a
-//! folder, so a folder `github.com/org/repo` in the tree does not make that entry local. The checks below match at
-//! least all addresses that kustomize accepts: a false positive is an error that names the entry, a false negative
+//! directory, so a directory `github.com/org/repo` in the tree does not make that entry local. The checks below match
+//! at least all addresses that kustomize accepts: a false positive is an error that names the entry, a false negative
 //! would be a fetch.
 
 /// Whether a file entry would be fetched: kustomize does so for any `http:` or `https:` address.

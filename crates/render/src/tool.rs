@@ -13,7 +13,7 @@ pub enum BuildTool {
     Kustomize(PathBuf),
     /// `kubectl kustomize`: the same library, five times the start-up time.
     KubectlKustomize(PathBuf),
-    /// Neither was found: only plain folders can be read.
+    /// Neither was found: only plain directories can be read.
     None,
 }
 
@@ -53,7 +53,7 @@ impl BuildTool {
         }
     }
 
-    /// The program and its arguments up to the folder; none if there is no program.
+    /// The program and its arguments up to the directory; none if there is no program.
     pub(super) fn command(&self) -> Option<(&Path, &'static [&'static str])> {
         match self {
             Self::Kustomize(path) => Some((path, &["build", "--"])),
@@ -65,7 +65,7 @@ impl BuildTool {
 
 /// Returns an explicit program, if it is executable.
 pub(super) fn usable(path: PathBuf) -> Result<PathBuf, RenderError> {
-    // Programs run in their own folder, so a relative path must be made absolute now.
+    // Programs run in their own directory, so a relative path must be made absolute now.
     match std::path::absolute(&path) {
         Ok(absolute) if is_executable(&absolute) => Ok(absolute),
         _ => Err(RenderError::ToolMissing { path }),
@@ -75,8 +75,8 @@ pub(super) fn usable(path: PathBuf) -> Result<PathBuf, RenderError> {
 /// Finds a program on a search path.
 pub(super) fn find_in(search: Option<&OsStr>, name: &str) -> Option<PathBuf> {
     std::env::split_paths(search?)
-        .filter(|folder| folder.is_absolute())
-        .map(|folder| folder.join(name))
+        .filter(|directory| directory.is_absolute())
+        .map(|directory| directory.join(name))
         .find(|candidate| is_executable(candidate))
 }
 

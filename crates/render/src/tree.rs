@@ -9,17 +9,17 @@ use super::{Refusal, RenderError};
 /// The names under which kustomize looks for its file.
 const KUSTOMIZATION_NAMES: [&str; 3] = ["kustomization.yaml", "kustomization.yml", "Kustomization"];
 
-/// A folder outside of which nothing is read.
+/// A directory outside of which nothing is read.
 pub(super) struct Tree {
     /// Absolute, symbolic links resolved.
     root: PathBuf,
 }
 
-/// The file or folder of an entry of a kustomization; absolute, inside the tree, symbolic links resolved.
+/// The file or directory of an entry of a kustomization; absolute, inside the tree, symbolic links resolved.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Node {
     File(PathBuf),
-    Folder(PathBuf),
+    Directory(PathBuf),
 }
 
 impl Tree {
@@ -35,8 +35,8 @@ impl Tree {
         &self.root
     }
 
-    /// Returns the folder at the path of a Sync.
-    pub(super) fn folder(&self, path: &str) -> Result<PathBuf, RenderError> {
+    /// Returns the directory at the path of a Sync.
+    pub(super) fn directory(&self, path: &str) -> Result<PathBuf, RenderError> {
         let plain = |component| matches!(component, Component::CurDir | Component::Normal(_));
         if !Path::new(path).components().all(plain) {
             return Err(RenderError::PathOutside {
@@ -44,7 +44,7 @@ impl Tree {
             });
         }
         match self.resolve(&self.root, path) {
-            Ok(Node::Folder(folder)) => Ok(folder),
+            Ok(Node::Directory(directory)) => Ok(directory),
             Err(Refusal::Outside) => Err(RenderError::PathOutside {
                 path: path.to_owned(),
             }),
@@ -54,10 +54,10 @@ impl Tree {
         }
     }
 
-    /// Resolves an entry relative to a folder of this tree, as kustomize does: `..` is removed lexically first, then
+    /// Resolves an entry relative to a directory of this tree, as kustomize does: `..` is removed lexically first, then
     /// symbolic links are followed.
-    pub(super) fn resolve(&self, folder: &Path, entry: &str) -> Result<Node, Refusal> {
-        let mut path = folder.to_owned();
+    pub(super) fn resolve(&self, directory: &Path, entry: &str) -> Result<Node, Refusal> {
+        let mut path = directory.to_owned();
         for component in Path::new(entry).components() {
             match component {
                 Component::CurDir => {}
@@ -79,35 +79,35 @@ impl Tree {
         if meta.is_file() {
             Ok(Node::File(path))
         } else if meta.is_dir() {
-            Ok(Node::Folder(path))
+            Ok(Node::Directory(path))
         } else {
             // A pipe or a device would block the reader.
             Err(Refusal::WrongType)
         }
     }
 
-    /// The kustomization file of a folder, if there is one.
-    pub(super) fn kustomization(&self, folder: &Path) -> Result<Option<PathBuf>, RenderError> {
+    /// The kustomization file of a directory, if there is one.
+    pub(super) fn kustomization(&self, directory: &Path) -> Result<Option<PathBuf>, RenderError> {
         let mut found = None;
         for name in KUSTOMIZATION_NAMES {
             // A dangling link counts: kustomize would fail too, and the link must not be overwritten.
-            if fs::symlink_metadata(folder.join(name)).is_err() {
+            if fs::symlink_metadata(directory.join(name)).is_err() {
                 continue;
             }
             let refused = |refusal| RenderError::Refused {
-                file: self.name(folder),
+                file: self.name(directory),
                 field: "kustomization".to_owned(),
                 entry: name.to_owned(),
                 refusal,
             };
             if found.is_some() {
                 return Err(RenderError::Ambiguous {
-                    folder: self.name(folder),
+                    directory: self.name(directory),
                 });
             }
-            match self.resolve(folder, name).map_err(refused)? {
+            match self.resolve(directory, name).map_err(refused)? {
                 Node::File(path) => found = Some(path),
-                Node::Folder(_) => return Err(refused(Refusal::WrongType)),
+                Node::Directory(_) => return Err(refused(Refusal::WrongType)),
             }
         }
         Ok(found)

@@ -12,22 +12,22 @@ use super::plain::{Generated, Listing};
 use super::tree::Tree;
 use super::{RenderError, RenderLimits, redact};
 
-/// The link to the folder of the build. With a fixed name, no text of a user is an argument of the program, and no
-/// folder name can be taken for an address.
+/// The link to the directory of the build. With a fixed name, no text of a user is an argument of the program, and no
+/// directory name can be taken for an address.
 const BASE: &str = "base";
-/// The folder of the kustomization that sets the target namespace.
+/// The directory of the kustomization that sets the target namespace.
 const WRAPPER: &str = "wrapper";
 /// The maximum length of a namespace name.
 const MAX_NAMESPACE: usize = 63;
 
-/// A folder that is ready to be built, or its objects if there is nothing to build.
+/// A directory that is ready to be built, or its objects if there is nothing to build.
 pub(super) enum Prepared {
-    /// No program is needed (an empty folder), or none was found.
+    /// No program is needed (an empty directory), or none was found.
     Direct(Vec<Value>),
     Build(Workspace),
 }
 
-/// The private folder of one build: working, home and temporary folder of the program.
+/// The private directory of one build: working, home and temporary directory of the program.
 pub(super) struct Workspace {
     home: TempDir,
     target: &'static str,
@@ -41,7 +41,7 @@ impl Workspace {
         self.home.path()
     }
 
-    /// The folder to build, relative to [`Workspace::home`].
+    /// The directory to build, relative to [`Workspace::home`].
     pub(super) fn target(&self) -> &'static str {
         self.target
     }
@@ -52,7 +52,7 @@ impl Workspace {
     }
 }
 
-/// Checks a folder and prepares its build.
+/// Checks a directory and prepares its build.
 pub(super) fn prepare(
     tree: &Path,
     path: &str,
@@ -66,10 +66,10 @@ pub(super) fn prepare(
         });
     }
     let tree = Tree::open(tree)?;
-    let folder = tree.folder(path)?;
+    let directory = tree.directory(path)?;
     let mut generated = None;
-    if tree.kustomization(&folder)?.is_none() {
-        let listing = Listing::of(&tree, &folder, limits)?;
+    if tree.kustomization(&directory)?.is_none() {
+        let listing = Listing::of(&tree, &directory, limits)?;
         if !with_tool && !namespace.is_empty() && !listing.is_empty() {
             // Only kustomize knows which kinds are namespaced and which fields contain a namespace.
             return Err(RenderError::NoKustomize {
@@ -79,14 +79,14 @@ pub(super) fn prepare(
         if !with_tool || listing.is_empty() {
             return Ok(Prepared::Direct(listing.objects(&tree, limits.objects)?));
         }
-        generated = Some(listing.generate(&tree, &folder)?);
+        generated = Some(listing.generate(&tree, &directory)?);
     } else if !with_tool {
         return Err(RenderError::NoKustomize {
-            what: tree.name(&folder),
+            what: tree.name(&directory),
         });
     }
-    let secret_literals = check(&tree, &folder)?;
-    let (home, target) = create_folder(&folder, namespace).map_err(|source| RenderError::File {
+    let secret_literals = check(&tree, &directory)?;
+    let (home, target) = create_directory(&directory, namespace).map_err(|source| RenderError::File {
         file: "the directory of the build".to_owned(),
         source,
     })?;
@@ -100,15 +100,15 @@ pub(super) fn prepare(
     }))
 }
 
-fn create_folder(folder: &Path, namespace: &str) -> std::io::Result<(TempDir, &'static str)> {
+fn create_directory(directory: &Path, namespace: &str) -> std::io::Result<(TempDir, &'static str)> {
     let home = tempfile::Builder::new().prefix("starling-build-").tempdir()?;
     if namespace.is_empty() {
-        symlink(folder, home.path().join(BASE))?;
+        symlink(directory, home.path().join(BASE))?;
         return Ok((home, BASE));
     }
     let wrapper = home.path().join(WRAPPER);
     fs::create_dir(&wrapper)?;
-    symlink(folder, wrapper.join(BASE))?;
+    symlink(directory, wrapper.join(BASE))?;
     let kustomization = json!({
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",

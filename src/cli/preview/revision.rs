@@ -73,13 +73,13 @@ fn resolve(
     heads_first: bool,
     text: &str,
 ) -> anyhow::Result<ResolvedRevision> {
-    let folders = if heads_first {
+    let directories = if heads_first {
         ["heads", "tags"]
     } else {
         ["tags", "heads"]
     };
-    for folder in folders {
-        let refname = format!("refs/{folder}/{text}");
+    for directory in directories {
+        let refname = format!("refs/{directory}/{text}");
         if let Some(commit) = refs.get(&refname) {
             return Ok(ResolvedRevision {
                 text: format!("{text}@{}", with_algorithm(commit)),
@@ -127,12 +127,12 @@ fn with_algorithm(commit: &str) -> String {
 
 /// Creates a repository from a directory, with one commit of all files that git does not ignore. The preview fetches,
 /// checks and builds it like any other repository, so it shows what a push would do.
-pub(super) fn of_folder(folder: &Path, copy: &Path) -> anyhow::Result<RepoAccess> {
-    let folder = folder.canonicalize().context("cannot read directory")?;
+pub(super) fn of_directory(directory: &Path, copy: &Path) -> anyhow::Result<RepoAccess> {
+    let directory = directory.canonicalize().context("cannot read directory")?;
     let mut options = RepositoryInitOptions::new();
     let repository = Repository::init_opts(copy, options.bare(true).initial_head(LOCAL))?;
     // Not part of the configuration: a bare repository has no work tree.
-    repository.set_workdir(&folder, false)?;
+    repository.set_workdir(&directory, false)?;
     let mut index = repository.index()?;
     index.add_all(["*"], IndexAddOption::DEFAULT, None)?;
     let tree = repository.find_tree(index.write_tree()?)?;
@@ -206,16 +206,16 @@ mod tests {
     #[tokio::test]
     async fn a_directory_becomes_a_repository_without_ignored_files() {
         let home = tempfile::tempdir().unwrap();
-        let folder = home.path().join("tree");
-        std::fs::create_dir_all(folder.join("app")).unwrap();
+        let directory = home.path().join("tree");
+        std::fs::create_dir_all(directory.join("app")).unwrap();
         for (path, text) in [
             ("app/a.yaml", "a: 1"),
             (".gitignore", "secret\n"),
             ("secret", "hunter2"),
         ] {
-            std::fs::write(folder.join(path), text).unwrap();
+            std::fs::write(directory.join(path), text).unwrap();
         }
-        let access = of_folder(&folder, &home.path().join("copy")).unwrap();
+        let access = of_directory(&directory, &home.path().join("copy")).unwrap();
         let git = GitStore::new(home.path().join("git"), starling_git::GitLimits::default());
         let limit = std::time::Duration::from_secs(30);
         let refs = git.list_refs(&access, limit).await.unwrap();
@@ -228,6 +228,6 @@ mod tests {
         assert_eq!(std::fs::read_to_string(out.join("app/a.yaml")).unwrap(), "a: 1");
         assert!(!out.join("secret").exists());
         // The directory itself is unchanged.
-        assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 3);
+        assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 3);
     }
 }

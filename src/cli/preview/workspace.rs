@@ -31,7 +31,7 @@ pub(super) struct Workspace {
     renders: RenderCache,
     git: GitStore,
     allow_insecure: bool,
-    _folder: TempDir,
+    _directory: TempDir,
 }
 
 /// Reason why there is no release digest.
@@ -56,8 +56,8 @@ impl Workspace {
             .known_installation()
             .await?
             .context("ConfigMap starling-system/starling-installation not found: no controller has run on this management cluster yet")?;
-        let folder = tempfile::Builder::new().prefix("starling-plan-").tempdir()?;
-        let git = GitStore::new(folder.path().join("git"), GitLimits::default());
+        let directory = tempfile::Builder::new().prefix("starling-plan-").tempdir()?;
+        let git = GitStore::new(directory.path().join("git"), GitLimits::default());
         let artifacts = ArtifactStores { git: git.clone() };
         let tool = BuildTool::discover(options.kustomize.clone()).context("--kustomize")?;
         let sops = Sops::discover(options.sops.clone()).context("--sops")?;
@@ -68,9 +68,9 @@ impl Workspace {
             let Some(source) = scope.sources.get(&name) else {
                 continue;
             };
-            let copy = folder.path().join(format!("tree-{name}"));
+            let copy = directory.path().join(format!("tree-{name}"));
             let access =
-                revision::of_folder(given.as_ref(), &copy).with_context(|| format!("--path {given}"))?;
+                revision::of_directory(given.as_ref(), &copy).with_context(|| format!("--path {given}"))?;
             origins.set(source, Origin::Git(access));
         }
         Ok(Self {
@@ -80,7 +80,7 @@ impl Workspace {
             renders: RenderCache::new(Arc::new(TreeRenderer::new(artifacts, renderer))),
             git,
             allow_insecure: options.allow_insecure_sources,
-            _folder: folder,
+            _directory: directory,
         })
     }
 
@@ -130,13 +130,16 @@ impl Workspace {
             let Some(at) = self.at(scope, revisions, &entry.name) else {
                 continue;
             };
-            let folders: BTreeSet<(String, String)> = scope
+            let directories: BTreeSet<(String, String)> = scope
                 .clusters
                 .values()
                 .filter_map(|cluster| expand::resolve(&entry.template, &ClusterFacts::of(cluster)).ok())
                 .map(|template| (template.path, template.target_namespace))
                 .collect();
-            let build = self.builder().fingerprint(&at, &entry.template, folders).await;
+            let build = self
+                .builder()
+                .fingerprint(&at, &entry.template, directories)
+                .await;
             builds.push(build.map_err(|error| DigestError {
                 entry: entry.name.clone(),
                 message: crate::chain(&error),

@@ -85,8 +85,8 @@ pub type Wanted = Memo<(ObjectState, ObjectState, String), Result<Expanded, Para
 pub struct Expanded {
     /// The target of the entry.
     pub target: String,
-    /// The folder and namespace of the build.
-    pub folder: Folder,
+    /// The directory and namespace of the build.
+    pub directory: Directory,
 }
 
 /// The memo for the plans of one group.
@@ -102,9 +102,9 @@ pub struct PlanMemo {
     pub views: ViewCache<(ObjectState, String, String), ClusterView>,
     /// The places of clusters that several stages select. Valid for the same clusters as the views.
     pub overlaps: BTreeMap<String, Place>,
-    /// The folders of each entry on each cluster without missing parameters, if an approval needs them. Valid for the
-    /// same clusters as the views.
-    pub folders: BTreeMap<String, BTreeMap<String, Folder>>,
+    /// The directories of each entry on each cluster without missing parameters, if an approval needs them. Valid for
+    /// the same clusters as the views.
+    pub directories: BTreeMap<String, BTreeMap<String, Directory>>,
     /// The release digest of the rollout, if an approval needs it.
     pub digested: Option<Digested>,
 }
@@ -118,8 +118,8 @@ pub struct Digested {
     pub release: String,
     /// The number of the rollout.
     pub rollout: i64,
-    /// The folders of each entry that the digest covers. A cluster that joins or leaves may change them.
-    pub over: Vec<Folders>,
+    /// The directories of each entry that the digest covers. A cluster that joins or leaves may change them.
+    pub over: Vec<Directories>,
     /// The digest.
     pub digest: String,
 }
@@ -135,10 +135,10 @@ impl Digested {
 }
 
 /// The path and the target namespace of an entry.
-pub type Folder = (String, String);
+pub type Directory = (String, String);
 
-/// The folders of an entry on all clusters.
-pub type Folders = BTreeSet<Folder>;
+/// The directories of an entry on all clusters.
+pub type Directories = BTreeSet<Directory>;
 
 impl PlanMemo {
     /// Begins a plan of all clusters.
@@ -148,11 +148,12 @@ impl PlanMemo {
         self.admitted.begin();
     }
 
-    /// Returns the folders of an entry on all clusters. A cluster without a parameter has none.
+    /// Returns the directories of an entry on all clusters. A cluster without a parameter has none.
     #[must_use]
-    pub fn folders_of(&self, entry: &str) -> Folders {
-        let folders: BTreeSet<&Folder> = self.folders.values().filter_map(|of| of.get(entry)).collect();
-        folders.into_iter().cloned().collect()
+    pub fn directories_of(&self, entry: &str) -> Directories {
+        let directories: BTreeSet<&Directory> =
+            self.directories.values().filter_map(|of| of.get(entry)).collect();
+        directories.into_iter().cloned().collect()
     }
 }
 

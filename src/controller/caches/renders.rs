@@ -48,7 +48,7 @@ impl RenderCache {
         }
     }
 
-    /// Returns the build of a job's folder, before the values of a cluster are substituted.
+    /// Returns the build of a job's directory, before the values of a cluster are substituted.
     ///
     /// # Errors
     /// [`RenderFailure`].

@@ -38,22 +38,22 @@ users: [{name: admin, user: {token: t}}]
 ";
 
 /// Returns the context of the loops, on a management cluster without objects.
-async fn context(folder: &Path) -> Context {
+async fn context(directory: &Path) -> Context {
     let artifacts = ArtifactStores {
-        git: GitStore::new(folder.join("git"), GitLimits::default()),
+        git: GitStore::new(directory.join("git"), GitLimits::default()),
     };
     let renderer = Renderer::new(BuildTool::None, RenderLimits::default());
     let ports = Ports {
         clock: Clock::system(),
         network: Network::system(),
-        ledger: Arc::new(Ledger::open(folder).await.unwrap().0),
+        ledger: Arc::new(Ledger::open(directory).await.unwrap().0),
         manifest_builder: Arc::new(TreeRenderer::new(artifacts.clone(), renderer)),
         artifacts: Arc::new(artifacts),
         web: Arc::new(Web::default()),
     };
     let settings = Settings {
         namespace: None,
-        data_dir: folder.to_owned(),
+        data_dir: directory.to_owned(),
         allow_insecure_sources: false,
         concurrency: 1,
         kustomize: None,
@@ -243,8 +243,8 @@ fn each_has(context: &Context, expected: &[&str]) {
 #[tokio::test]
 async fn what_is_gone_leaves_every_cache() {
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
-    let folder = tempfile::tempdir().unwrap();
-    let context = context(folder.path()).await;
+    let directory = tempfile::tempdir().unwrap();
+    let context = context(directory.path()).await;
     for name in ["gone", "stays"] {
         observe(&context, name, false);
         fill(&context, name);

@@ -1,4 +1,4 @@
-//! Fetches commits into a mirror, from a server or from a local folder.
+//! Fetches commits into a mirror, from a server or from a local directory.
 
 use std::sync::Arc;
 
@@ -122,7 +122,7 @@ impl GitStore {
         Remote::new(access, &self.inner.limits, roots)
     }
 
-    /// Talks to a repository in a local folder.
+    /// Talks to a repository in a local directory.
     pub(super) async fn local<T: Send + 'static>(
         &self,
         call: &Call,

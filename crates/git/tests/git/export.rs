@@ -86,7 +86,7 @@ async fn a_tree_is_written_with_links_and_without_submodules() {
         ExportStats {
             files: 3,
             bytes: 29,
-            folders: 2,
+            directories: 2,
             symlinks: 2,
             submodules: 1,
             ignored: 0

@@ -12,7 +12,7 @@ use super::super::{RenderError, RenderLimits, blocking};
 use super::cipher::Document;
 use super::{DecryptProblem, Identities};
 
-/// The file with the ciphertext, in the private folder of the program.
+/// The file with the ciphertext, in the private directory of the program.
 const FILE: &str = "encrypted";
 /// Identities are read from standard input, and only age is tried.
 const ENVIRONMENT: [(&str, &str); 2] = [
@@ -48,7 +48,7 @@ pub(super) async fn decrypt(
 ) -> Result<Vec<u8>, Failure> {
     let text = document.text.clone();
     let secret = identities.clone();
-    let (home, input) = blocking(move || create_folder(&text, &secret))
+    let (home, input) = blocking(move || create_directory(&text, &secret))
         .await
         .map_err(Failure::Run)?;
     let arguments = [
@@ -69,7 +69,7 @@ pub(super) async fn decrypt(
         input,
     };
     let finished = process::run(call, limits).await.map_err(Failure::Run)?;
-    // Removing the folder blocks.
+    // Removing the directory blocks.
     let removed = blocking(move || {
         drop(home);
         Ok(())
@@ -84,12 +84,12 @@ pub(super) async fn decrypt(
     }
 }
 
-/// Creates the folder of the program with the ciphertext, and its standard input with the identities.
-fn create_folder(text: &str, identities: &Identities) -> Result<(tempfile::TempDir, Stdio), RenderError> {
+/// Creates the directory of the program with the ciphertext, and its standard input with the identities.
+fn create_directory(text: &str, identities: &Identities) -> Result<(tempfile::TempDir, Stdio), RenderError> {
     let prepared = || -> io::Result<_> {
         let home = tempfile::Builder::new().prefix("starling-sops-").tempdir()?;
         std::fs::write(home.path().join(FILE), text)?;
-        // `sops` searches for a configuration in this folder and its parents, and finds this one.
+        // `sops` searches for a configuration in this directory and its parents, and finds this one.
         std::fs::write(home.path().join(".sops.yaml"), "{}")?;
         let mut memory = File::from(memfd_create("identities", MemfdFlags::CLOEXEC)?);
         memory.write_all(identities.reveal())?;

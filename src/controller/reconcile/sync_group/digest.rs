@@ -2,7 +2,7 @@
 //!
 //! The digest is computed for each rollout whose strategy has an Approval task, after the admission of its first
 //! clusters: they need the same builds, which are cached. The digest is computed again when clusters add or remove
-//! folders: an approval is for the content that was shown.
+//! directories: an approval is for the content that was shown.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use starling_core::rollout::{ReleaseSnapshot, Rolling};
 use super::observe::Group;
 use crate::controller::artifacts::reference;
 use crate::controller::builds::{BuildError, Builder, EntryAt};
-use crate::controller::caches::plan_memo::{Digested, Folders};
+use crate::controller::caches::plan_memo::{Digested, Directories};
 use crate::controller::context::GroupContext;
 use crate::controller::waits;
 
@@ -25,7 +25,7 @@ pub(super) async fn ensure(context: GroupContext<'_>, group: &Group, rolling: &R
     let (id, memos) = (rolling.rollout.id, &context.caches.plan_memos);
     let mut memo = memos.take(&group.key);
     let entries = rolling.snapshot.entries.iter();
-    let over: Vec<Folders> = entries.map(|entry| memo.folders_of(&entry.name)).collect();
+    let over: Vec<Directories> = entries.map(|entry| memo.directories_of(&entry.name)).collect();
     let is_known = memo.digested.as_ref().is_some_and(|digested| {
         digested.is_of(&group.object, id, &rolling.snapshot.digest) && digested.over == over
     });
@@ -94,11 +94,11 @@ async fn of_release(
     context: GroupContext<'_>,
     group: &Group,
     snapshot: &ReleaseSnapshot,
-    over: &[Folders],
+    over: &[Directories],
 ) -> Result<String, DigestError> {
     let mut entries = Vec::new();
-    for (entry, folders) in snapshot.entries.iter().zip(over) {
-        let build = of_entry(context, group, snapshot, entry, folders).await;
+    for (entry, directories) in snapshot.entries.iter().zip(over) {
+        let build = of_entry(context, group, snapshot, entry, directories).await;
         entries.push(build.map_err(|source| DigestError {
             entry: entry.name.clone(),
             source,
@@ -112,7 +112,7 @@ async fn of_entry<'v>(
     group: &'v Group,
     snapshot: &'v ReleaseSnapshot,
     entry: &'v SyncEntry,
-    folders: &Folders,
+    directories: &Directories,
 ) -> Result<EntryBuild<'v>, EntryError> {
     let template = &entry.template;
     let source = group
@@ -135,5 +135,5 @@ async fn of_entry<'v>(
         revision,
         reference: reference(source, &parsed),
     };
-    Ok(builder.fingerprint(&at, template, folders.clone()).await?)
+    Ok(builder.fingerprint(&at, template, directories.clone()).await?)
 }

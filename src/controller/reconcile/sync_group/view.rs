@@ -37,11 +37,11 @@ pub(super) fn clusters(
     if changed.all {
         known.begin();
         known.overlaps.clear();
-        known.folders.clear();
+        known.directories.clear();
     }
     for name in changed.gone {
         known.overlaps.remove(&name);
-        known.folders.remove(&name);
+        known.directories.remove(&name);
     }
     for (name, cluster) in changed.clusters {
         let view = cluster_view(group, rolling, known, &name, &cluster);
@@ -69,7 +69,7 @@ fn cluster_view(
         .status
         .as_ref()
         .map_or("", |status| status.cluster_id.as_str());
-    let mut folders = BTreeMap::new();
+    let mut directories = BTreeMap::new();
     let entries: BTreeMap<String, EntryView> = rolling
         .snapshot
         .entries
@@ -92,7 +92,7 @@ fn cluster_view(
             let view = EntryView {
                 wanted: match wanted {
                     Ok(expanded) => {
-                        folders.insert(entry.name.clone(), expanded.folder);
+                        directories.insert(entry.name.clone(), expanded.directory);
                         Ok(expanded.target)
                     }
                     Err(lacking) => Err(lacking.to_string()),
@@ -104,7 +104,7 @@ fn cluster_view(
         })
         .collect();
     if digest::is_needed(group) {
-        known.folders.insert(name.to_owned(), folders);
+        known.directories.insert(name.to_owned(), directories);
     }
     ClusterView {
         stage: place.stage,
@@ -131,7 +131,7 @@ fn wanted(
     let compute = || {
         template_for(group, entry, name, cluster).map(|template| Expanded {
             target: target::of_sync(revision, &template),
-            folder: (template.path, template.target_namespace),
+            directory: (template.path, template.target_namespace),
         })
     };
     // The names of dependencies are those of Syncs, which may change.

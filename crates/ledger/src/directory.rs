@@ -1,4 +1,4 @@
-//! The data folder: its lock, its files, and how a damaged ledger is moved aside.
+//! The data directory: its lock, its files, and how a damaged ledger is moved aside.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -24,42 +24,42 @@ const KEPT_ASIDE: usize = 3;
 /// The paths of the files of a ledger.
 #[derive(Clone, Debug)]
 pub(super) struct Files {
-    folder: PathBuf,
+    directory: PathBuf,
 }
 
-/// The lock of a folder, released on drop or when the process dies.
+/// The lock of a directory, released on drop or when the process dies.
 #[derive(Debug)]
-pub(super) struct FolderLock {
+pub(super) struct DirectoryLock {
     _file: File,
 }
 
 impl Files {
-    /// Creates the folder if it is missing, readable by its owner only, and locks it.
-    pub(super) fn claim(folder: &Path) -> Result<(Self, FolderLock), LedgerError> {
+    /// Creates the directory if it is missing, readable by its owner only, and locks it.
+    pub(super) fn claim(directory: &Path) -> Result<(Self, DirectoryLock), LedgerError> {
         let failed = |action| {
             move |source| LedgerError::File {
                 action,
-                path: folder.to_owned(),
+                path: directory.to_owned(),
                 source,
             }
         };
         DirBuilder::new()
             .recursive(true)
             .mode(0o700)
-            .create(folder)
+            .create(directory)
             .map_err(failed("create"))?;
-        if let Err(error) = std::fs::set_permissions(folder, Permissions::from_mode(0o700)) {
+        if let Err(error) = std::fs::set_permissions(directory, Permissions::from_mode(0o700)) {
             // The root of a volume often has another owner; the files inside are still readable by their owner only.
-            warn!(folder = %folder.display(), %error, "cannot restrict the data directory to its owner");
+            warn!(folder = %directory.display(), %error, "cannot restrict the data directory to its owner");
         }
         let files = Self {
-            folder: folder.to_owned(),
+            directory: directory.to_owned(),
         };
-        let file = private_file(&files.folder.join("lock"))?;
+        let file = private_file(&files.directory.join("lock"))?;
         match file.try_lock() {
-            Ok(()) => Ok((files, FolderLock { _file: file })),
+            Ok(()) => Ok((files, DirectoryLock { _file: file })),
             Err(TryLockError::WouldBlock) => Err(LedgerError::InUse {
-                folder: folder.to_owned(),
+                directory: directory.to_owned(),
             }),
             Err(TryLockError::Error(source)) => Err(failed("lock")(source)),
         }
@@ -67,14 +67,14 @@ impl Files {
 
     /// The database file.
     pub(super) fn database(&self) -> PathBuf {
-        database_in(&self.folder)
+        database_in(&self.directory)
     }
 
     /// Creates an empty database file if there is none, readable by its owner only: SQLite gives its other files the
     /// same mode. Must not be called while a connection is open: closing a file drops this process's locks on it.
     pub(super) fn ensure_database(&self) -> Result<(), LedgerError> {
         private_file(&self.database())?;
-        self.sync_folder()
+        self.sync_directory()
     }
 
     /// Whether there is no database. A log without its database is not empty.
@@ -130,7 +130,7 @@ impl Files {
             _ => {}
         }
         self.drop_oldest_aside();
-        self.sync_folder()?;
+        self.sync_directory()?;
         Ok(aside)
     }
 
@@ -148,7 +148,7 @@ impl Files {
         let now = (now.as_second(), 0);
         let found = self.moved_aside().map_err(|source| LedgerError::File {
             action: "list",
-            path: self.folder.clone(),
+            path: self.directory.clone(),
             source,
         })?;
         let last = found.into_keys().next_back();
@@ -167,7 +167,7 @@ impl Files {
     /// Returns the files of every ledger that was moved aside, the oldest first.
     fn moved_aside(&self) -> io::Result<BTreeMap<(i64, u32), Vec<PathBuf>>> {
         let mut found: BTreeMap<_, Vec<_>> = BTreeMap::new();
-        for entry in std::fs::read_dir(&self.folder)? {
+        for entry in std::fs::read_dir(&self.directory)? {
             let entry = entry?;
             if let Some(order) = entry.file_name().to_str().and_then(aside_order) {
                 found.entry(order).or_default().push(entry.path());
@@ -190,20 +190,20 @@ impl Files {
     }
 
     /// Makes created and renamed files durable.
-    fn sync_folder(&self) -> Result<(), LedgerError> {
-        File::open(&self.folder)
-            .and_then(|folder| folder.sync_all())
+    fn sync_directory(&self) -> Result<(), LedgerError> {
+        File::open(&self.directory)
+            .and_then(|directory| directory.sync_all())
             .map_err(|source| LedgerError::File {
                 action: "sync",
-                path: self.folder.clone(),
+                path: self.directory.clone(),
                 source,
             })
     }
 }
 
-/// The database file of a data folder.
-pub(super) fn database_in(folder: &Path) -> PathBuf {
-    folder.join("ledger.db")
+/// The database file of a data directory.
+pub(super) fn database_in(directory: &Path) -> PathBuf {
+    directory.join("ledger.db")
 }
 
 /// Opens a file for writing, creates it if it is missing, and makes it readable by its owner only.
