@@ -61,7 +61,7 @@ pub(crate) async fn run_until_idle(machine: &mut Machine, approving: bool) -> Re
             Some(next) => machine.world.go_to(next),
             None => {
                 nothing_waits(machine, &plan)?;
-                check_removed_clusters(machine)?;
+                check_removed_clusters(machine, &plan)?;
                 return end(&plan);
             }
         }
@@ -100,7 +100,7 @@ fn end(plan: &Plan) -> Result<End, String> {
     let waits = unproven
         || waits_for_approval(plan).is_some()
         || plan.decisions.values().any(waits_for_someone)
-        || plan.removals.values().any(is_membership_held);
+        || plan.removals.values().any(removal_waits_for_someone);
     if waits {
         Ok(End::Waits)
     } else {
@@ -125,14 +125,15 @@ fn release_not_stored(machine: &Machine) -> Result<End, String> {
     ))
 }
 
-/// Checks that clusters that left the group have no Sync any more, unless their deselection needs an approval.
-fn check_removed_clusters(machine: &Machine) -> Result<(), String> {
+/// Checks that clusters that left the group have no Sync any more, unless their deselection needs an approval, or an
+/// operator paused the rollout.
+fn check_removed_clusters(machine: &Machine, plan: &Plan) -> Result<(), String> {
     let api = &machine.world.api;
     let leaving = match api.deselection(machine.world.spec.max_unselected) {
         Deselection::Free(leaving) => leaving,
         Deselection::Held(_) => return Ok(()),
     };
-    if leaving.is_empty() {
+    if leaving.is_empty() || plan.removals.values().all(removal_waits_for_someone) {
         return Ok(());
     }
     Err(format!("{leaving:?} left and keep their Syncs"))
@@ -152,11 +153,12 @@ fn nothing_waits(machine: &Machine, plan: &Plan) -> Result<(), String> {
     ))
 }
 
-fn is_membership_held(removal: &RemovalDecision) -> bool {
+/// Whether only an operator or a cluster can end what a removal waits for.
+fn removal_waits_for_someone(removal: &RemovalDecision) -> bool {
     matches!(
         removal,
         RemovalDecision::Hold {
-            reason: RemovalHold::MembershipHeld,
+            reason: RemovalHold::MembershipHeld | RemovalHold::Paused,
             ..
         }
     )
@@ -174,6 +176,7 @@ fn waits_for_someone(decision: &Decision) -> bool {
         Decision::Done
         | Decision::Start { .. }
         | Decision::Retry { .. }
+        | Decision::Remove { .. }
         | Decision::InFlight { .. }
         | Decision::Soaking { .. } => false,
     }

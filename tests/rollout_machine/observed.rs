@@ -136,9 +136,13 @@ impl Observations for Observed<'_> {
                     entry: ENTRY.to_owned(),
                     cause: LeavingCause::ClusterUnselected {
                         settles_at: self.leaving.settles_at,
+                        stage: 0,
+                        windows: Vec::new(),
                     },
                     policy: DeletionPolicy::Orphan,
                     depends_on: BTreeSet::new(),
+                    removing_since: None,
+                    suspended: false,
                 };
                 (sync_name(name), sync)
             })

@@ -206,6 +206,7 @@ fn decision_text(decision: &Decision) -> String {
         Decision::Done => "done".to_owned(),
         Decision::Start { .. } => "start".to_owned(),
         Decision::Retry { .. } => "retry".to_owned(),
+        Decision::Remove { entries } => format!("remove: {}", entries.join(", ")),
         Decision::InFlight { lost: true, .. } => "in flight, unreachable".to_owned(),
         Decision::InFlight { .. } => "in flight".to_owned(),
         Decision::Soaking { until } => format!("soaking until {until}"),

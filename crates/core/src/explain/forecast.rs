@@ -10,8 +10,8 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use crate::plan::{
-    AdmittedRelease, Applied, ClusterView, Decision, ObservedSync, Plan, PlanInput, Progress, RolloutVerdict,
-    plan,
+    AdmittedRelease, Applied, ClusterView, Decision, ObservedSync, Plan, PlanInput, Progress,
+    RemovalDecision, RolloutVerdict, plan,
 };
 
 /// Cluster views that an estimate may evaluate: no limit for four clusters; a thousand plans of 5,000 clusters, which
@@ -107,7 +107,7 @@ pub fn estimate_cluster(input: &PlanInput, durations: &Durations, name: &str) ->
     let mut starts_at = None;
     let goal = |now: Timestamp, plan: &Plan| {
         let decision = plan.decisions.get(name)?;
-        if matches!(decision, Decision::Start { .. } | Decision::Retry { .. }) {
+        if decision.begins_work() {
             starts_at.get_or_insert(now);
         }
         Some(matches!(decision, Decision::Done))
@@ -198,6 +198,10 @@ impl<'a> World<'a> {
             durations,
             ends: BTreeMap::new(),
         };
+        world
+            .input
+            .leaving
+            .retain(|_, sync| sync.removing_since.is_none());
         for (name, view) in &input.clusters {
             let syncs = view.entries.values().filter_map(|entry| entry.observed.as_ref());
             let working = syncs.filter(|sync| sync.progress == Progress::Working && sync.target.is_some());
@@ -244,12 +248,31 @@ impl<'a> World<'a> {
                 } => (entries, AdmittedRelease::Release, Some(*requested_at)),
                 _ => continue,
             };
-            let release = self.input.rollout.release.clone();
+            // A cluster that is given the last known good release belongs to no rollout.
+            let release = match to {
+                AdmittedRelease::Release => self.input.rollout.release.clone(),
+                AdmittedRelease::LastKnownGood => String::new(),
+            };
             if let Some(view) = self.input.clusters.get_mut(name) {
-                admit(view, entries, (to, release), (now, retried_for));
+                let sync = ObservedSync {
+                    target: None,
+                    release,
+                    admitted_at: Some(now),
+                    progress: Progress::Working,
+                    retried_for,
+                    suspended: false,
+                };
+                admit(view, entries, to, &sync);
                 self.work(name, now);
                 changed = true;
             }
+        }
+        // A removal takes no time: no duration of one is recorded.
+        for (name, decision) in &plan.removals {
+            if *decision != RemovalDecision::Remove {
+                continue;
+            }
+            changed |= self.input.leaving.remove(name).is_some();
         }
         changed
     }
@@ -286,12 +309,8 @@ impl<'a> World<'a> {
     }
 }
 
-fn admit(
-    view: &mut ClusterView,
-    entries: &[String],
-    (to, release): (AdmittedRelease, String),
-    (now, retried_for): (Timestamp, Option<Timestamp>),
-) {
+/// Admits entries of a cluster: each gets a Sync like `sync`, with its target of the release.
+fn admit(view: &mut ClusterView, entries: &[String], to: AdmittedRelease, sync: &ObservedSync) {
     for name in entries {
         let Some(entry) = view.entries.get_mut(name) else {
             continue;
@@ -302,14 +321,7 @@ fn admit(
         };
         entry.observed = Some(ObservedSync {
             target,
-            release: match to {
-                AdmittedRelease::Release => release.clone(),
-                AdmittedRelease::LastKnownGood => String::new(),
-            },
-            admitted_at: Some(now),
-            progress: Progress::Working,
-            retried_for,
-            suspended: false,
+            ..sync.clone()
         });
     }
 }

@@ -16,8 +16,8 @@ pub use forecast::{Durations, Estimate, estimate_cluster, estimate_group, took};
 use reasons::{Explainer, rank};
 
 use crate::plan::{
-    Decision, HoldReason, Plan, PlanInput, RemovalDecision, RemovalHold, RolloutVerdict, StagePhase,
-    StageWait, hold_reasons, pending_retry,
+    Decision, EntryView, HoldReason, Plan, PlanInput, RemovalDecision, RemovalHold, RolloutVerdict,
+    StagePhase, StageWait, hold_reasons, pending_retry,
 };
 
 /// The number of clusters that a text names; the others are counted.
@@ -80,6 +80,20 @@ pub fn cluster(group: &str, input: &PlanInput, plan: &Plan, name: &str) -> Optio
             plain(
                 format!("is retried now (entries: {entries})"),
                 "the cluster is healthy on this release",
+                None,
+            )
+        }
+        Decision::Remove { entries } => plain(
+            format!("loses removed entries now ({})", entries.join(", ")),
+            "the Syncs of these entries are gone",
+            None,
+        ),
+        Decision::InFlight { deadline, lost } if is_losing(input, name) => {
+            let lost = if *lost { " and is unreachable" } else { "" };
+            let limit = deadline.map_or_else(String::new, |at| format!("; progress deadline: {at}"));
+            plain(
+                format!("is losing removed entries{lost}{limit}"),
+                "the Syncs of these entries are gone",
                 None,
             )
         }
@@ -193,6 +207,18 @@ pub fn group(group: &str, input: &PlanInput, plan: &Plan) -> Explanation {
     explanation
 }
 
+/// Reports whether the entries of the release are done on a cluster, and its removed entries are being removed.
+fn is_losing(input: &PlanInput, cluster: &str) -> bool {
+    let mut leaving = input.leaving.values();
+    let is_losing = leaving.any(|sync| sync.cluster == cluster && sync.removing_since.is_some());
+    let is_at_target = |entry: &EntryView| {
+        let sync = entry.observed.as_ref();
+        sync.is_some_and(|sync| sync.target.is_some() && sync.target.as_ref() == entry.wanted.as_ref().ok())
+    };
+    let entries = input.clusters.get(cluster).map(|view| view.entries.values());
+    is_losing && entries.is_some_and(|mut entries| entries.all(is_at_target))
+}
+
 /// Returns why Syncs that the group no longer wants are not removed yet, each reason once.
 fn held_removals(explainer: &Explainer<'_>) -> Vec<Blocker> {
     let mut held: BTreeMap<RemovalHold, (Vec<&str>, Option<Timestamp>)> = BTreeMap::new();
@@ -268,6 +294,7 @@ fn work_in_progress(explainer: &Explainer<'_>) -> Option<Blocker> {
             decision,
             Decision::Start { .. }
                 | Decision::Retry { .. }
+                | Decision::Remove { .. }
                 | Decision::InFlight { .. }
                 | Decision::Soaking { .. }
         )

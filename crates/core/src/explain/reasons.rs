@@ -103,6 +103,40 @@ impl Explainer<'_> {
                 "the other entries on their clusters are done: one of them may take over their objects"
                     .to_owned(),
             ),
+            RemovalHold::ClusterWaits => (
+                format!(
+                    "Syncs of entries that left the group wait for what a start on their cluster waits for: {syncs}"
+                ),
+                "see the clusters".to_owned(),
+            ),
+            RemovalHold::SyncSuspended => (
+                format!("Syncs of clusters that left the group are suspended: {syncs}"),
+                "the Syncs are resumed".to_owned(),
+            ),
+            RemovalHold::GroupSuspended => (
+                format!(
+                    "Syncs of clusters that left the group are not removed, because the group is suspended: {syncs}"
+                ),
+                self.stopped(&HoldReason::GroupSuspended).1,
+            ),
+            RemovalHold::Paused => (
+                format!(
+                    "Syncs of clusters that left the group are not removed, because the rollout is paused: {syncs}"
+                ),
+                format!("the rollout is resumed: {}", command("resume", &[self.group])),
+            ),
+            RemovalHold::StageNotOpen => (
+                format!("Syncs of clusters that left the group wait for the stage of their cluster: {syncs}"),
+                "the stage opens".to_owned(),
+            ),
+            RemovalHold::WindowClosed => (
+                format!("Syncs of clusters that left the group wait for a window of their cluster: {syncs}"),
+                "the window opens".to_owned(),
+            ),
+            RemovalHold::NoSlot => (
+                format!("Syncs of clusters that left the group wait for a slot: {syncs}"),
+                "another cluster is done, failed, or has left".to_owned(),
+            ),
         };
         Blocker {
             reason: reason.as_str().to_owned(),
@@ -347,7 +381,9 @@ impl Explainer<'_> {
     /// Returns the number of unavailable clusters, with those that this plan starts. A cluster may be both; the plan
     /// never exceeds the limit.
     fn unavailable(&self, stage: Option<&StagePlan>, tally: &Tally) -> usize {
-        let starts = self.clusters(stage, |decision| matches!(decision, Decision::Start { .. }));
+        let starts = self.clusters(stage, |decision| {
+            matches!(decision, Decision::Start { .. } | Decision::Remove { .. })
+        });
         let after = tally.unavailable + starts.len();
         after.min(tally.unavailable_allowed.max(tally.unavailable))
     }
@@ -359,6 +395,7 @@ impl Explainer<'_> {
                 decision,
                 Decision::Start { .. }
                     | Decision::Retry { .. }
+                    | Decision::Remove { .. }
                     | Decision::InFlight { .. }
                     | Decision::Soaking { .. }
             )

@@ -509,9 +509,15 @@ fn syncs_that_are_not_removed_yet_have_a_reason_and_a_time() {
         cause,
         policy: starling_api::DeletionPolicy::Delete,
         depends_on: std::collections::BTreeSet::new(),
+        removing_since: None,
+        suspended: false,
     };
     let settles_at = time("2026-11-20T10:10:05Z");
-    let unselected = crate::plan::LeavingCause::ClusterUnselected { settles_at };
+    let unselected = crate::plan::LeavingCause::ClusterUnselected {
+        settles_at,
+        stage: 0,
+        windows: Vec::new(),
+    };
     input.leaving.insert("web-gone-app".into(), leaving(unselected));
     let removed = leaving(crate::plan::LeavingCause::EntryRemoved);
     input.leaving.insert("web-gone-old".into(), removed);

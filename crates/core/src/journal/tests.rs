@@ -632,9 +632,15 @@ fn a_removed_sync_and_a_removed_entry_are_no_flaw() {
     let leaving = crate::plan::LeavingSync {
         cluster: "z".into(),
         entry: "app".into(),
-        cause: crate::plan::LeavingCause::ClusterUnselected { settles_at: t(0) },
+        cause: crate::plan::LeavingCause::ClusterUnselected {
+            settles_at: t(0),
+            stage: 0,
+            windows: Vec::new(),
+        },
         policy: starling_api::DeletionPolicy::Delete,
         depends_on: std::collections::BTreeSet::new(),
+        removing_since: None,
+        suspended: false,
     };
     let removed = forged(&sound, |n, _, recorded| {
         if n < 2 {

@@ -6,7 +6,6 @@ use jiff::Timestamp;
 use super::chain::{Broken, Chain, check_chain};
 use super::continuity::{Continuity, Gap};
 use super::{Body, Entry, NotReadable, RecordedPlan, Whole};
-use crate::plan::Decision;
 use crate::plan::check::{Violation, check};
 
 /// The result of verifying a journal.
@@ -140,9 +139,7 @@ impl VerifyResult {
 
     fn check_plan(&mut self, entry: &Entry, recorded: &RecordedPlan) {
         let decisions = recorded.plan.decisions.values();
-        self.starts += decisions
-            .filter(|decision| matches!(decision, Decision::Start { .. } | Decision::Retry { .. }))
-            .count();
+        self.starts += decisions.filter(|decision| decision.begins_work()).count();
         if entry.at.as_microsecond() != recorded.input.now.as_microsecond() {
             let what = FlawKind::Time {
                 at: entry.at,

@@ -134,7 +134,7 @@ impl<'a> Admitter<'a> {
             begun,
             eligible_at: since.map(|since| self.eligible_at(&cluster.uid, since)),
             // Windows are not evaluated while the stage waits.
-            opening: since.map_or(Opening::ALWAYS, |_| openings.about(cluster)),
+            opening: since.map_or(Opening::ALWAYS, |_| openings.about(&cluster.windows)),
             is_open: open_since.is_some(),
         }
     }
@@ -363,13 +363,14 @@ pub(super) fn stop(input: &PlanInput, stages: &[StageState], tally: Tally) -> Op
         })
 }
 
-/// Returns when older work ends at its deadline, which may release a slot for a waiting cluster.
+/// Returns when older work ends at its deadline, which may release a slot for a waiting cluster. `others_wait`: for a
+/// retry, or for a cluster that left.
 pub(super) fn leftover_ends<'a>(
     states: &'a [ClusterState<'_>],
     decisions: &'a BTreeMap<String, Decision>,
-    retry_waits: bool,
+    others_wait: bool,
 ) -> impl Iterator<Item = Timestamp> + 'a {
-    let someone_waits = retry_waits || decisions.values().any(waits_for_slot);
+    let someone_waits = others_wait || decisions.values().any(waits_for_slot);
     states
         .iter()
         .filter(move |_| someone_waits)

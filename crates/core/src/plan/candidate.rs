@@ -21,15 +21,21 @@ pub(super) struct Candidate {
 }
 
 impl Candidate {
-    /// The decision to start it.
+    /// The decision to start it: to admit what is missing there, or, if nothing is, to remove what is left over.
     pub(super) fn start(&self, state: &ClusterState<'_>) -> Decision {
-        let entries = match self.to {
+        let entries: Vec<String> = match self.to {
             AdmittedRelease::Release => missing(state.cluster).cloned().collect(),
             AdmittedRelease::LastKnownGood => {
                 let missing = missing_of_known_good(state.cluster).unwrap_or_default();
                 missing.into_iter().cloned().collect()
             }
         };
+        if entries.is_empty() {
+            let removable = state.removable.iter();
+            return Decision::Remove {
+                entries: removable.map(|entry| (*entry).to_owned()).collect(),
+            };
+        }
         Decision::Start { entries, to: self.to }
     }
 }

@@ -87,7 +87,7 @@ fn next_plan_is_in_time(input: &PlanInput, plan: &Plan, rules: &Rules<'_>) -> Re
         .iter()
         .map(|(name, decision)| (name, ends_at(decision)));
     let removals = plan.removals.iter().map(|(name, decision)| match decision {
-        RemovalDecision::Remove => (name, None),
+        RemovalDecision::Remove | RemovalDecision::Removing => (name, None),
         RemovalDecision::Hold { recheck_at, .. } => (name, *recheck_at),
     });
     for (subject, ends) in decisions.chain(removals) {
@@ -118,7 +118,11 @@ fn ends_at(decision: &Decision) -> Option<Timestamp> {
         Decision::InFlight { deadline, .. } => *deadline,
         Decision::Soaking { until } => Some(*until),
         Decision::Hold { recheck_at, .. } => *recheck_at,
-        Decision::Done | Decision::Start { .. } | Decision::Retry { .. } | Decision::Failed { .. } => None,
+        Decision::Done
+        | Decision::Start { .. }
+        | Decision::Retry { .. }
+        | Decision::Remove { .. }
+        | Decision::Failed { .. } => None,
     }
 }
 

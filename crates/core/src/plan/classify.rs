@@ -7,6 +7,8 @@ use jiff::Timestamp;
 use super::entry::{
     Clock, EntryProgress, EntryState, failure, has_health_problem, is_at_work, is_healthy, soaks_until,
 };
+use super::leaving::LeavingSync;
+use super::removed::{RemovedEntries, removable};
 use super::stages::{Attribution, Direction};
 use super::state::{Class, ClusterState, Failed, Slot};
 use super::types::{ClusterView, FailureReason, HoldReason, ObservedSync, PlanInput, Reach};
@@ -14,6 +16,7 @@ use super::types::{ClusterView, FailureReason, HoldReason, ObservedSync, PlanInp
 /// Returns the state of every cluster of the input, in the order of names.
 pub(super) fn classify_all(input: &PlanInput) -> Vec<ClusterState<'_>> {
     let mut entries = Vec::new();
+    let removed = RemovedEntries::of(input);
     input
         .clusters
         .iter()
@@ -21,22 +24,24 @@ pub(super) fn classify_all(input: &PlanInput) -> Vec<ClusterState<'_>> {
             let clock = Clock::of(input, cluster);
             entries.clear();
             entries.extend(cluster.entries.values().map(|view| EntryState::of(view, clock)));
-            classify(input, name, cluster, &entries)
+            let classifier = Classifier {
+                input,
+                cluster,
+                entries: &entries,
+                removed: removed.on(name),
+            };
+            classify(name, &classifier)
         })
         .collect()
 }
 
-fn classify<'a>(
-    input: &'a PlanInput,
-    name: &'a str,
-    cluster: &'a ClusterView,
-    entries: &[EntryState<'a>],
-) -> ClusterState<'a> {
-    let classifier = Classifier {
-        input,
+fn classify<'a>(name: &'a str, classifier: &Classifier<'a, '_>) -> ClusterState<'a> {
+    let Classifier {
         cluster,
         entries,
-    };
+        removed,
+        ..
+    } = *classifier;
     let skipped = classifier.skipped_by(name);
     let class = match (classifier.class(), skipped) {
         // Unless its admission has begun.
@@ -52,7 +57,8 @@ fn classify<'a>(
         // An older release stays in flight until this release replaces it. On an unreachable cluster nothing is in
         // progress, and a newer release does not wait for it.
         Class::Hold(_) | Class::Startable { .. } => {
-            let until = ready.then(|| classifier.at_work_until()).flatten();
+            let until = ready.then(|| classifier.at_work_until().max(classifier.removing_until()));
+            let until = until.flatten();
             until.map(|until| Slot::Leftover { until })
         }
     };
@@ -65,6 +71,8 @@ fn classify<'a>(
         broken: matches!(class, Class::Done) && syncs().any(has_health_problem),
         unhealthy: ready && syncs().any(|sync| !is_healthy(sync)),
         lacks_known_good: entries.iter().any(EntryState::lacks_known_good),
+        lacks_nothing: entries.iter().all(EntryState::is_done),
+        removable: removable(removed),
         class,
         slot,
     }
@@ -86,10 +94,12 @@ impl Clock {
 }
 
 /// One cluster and the states of its entries.
-struct Classifier<'a, 'e> {
-    input: &'a PlanInput,
-    cluster: &'a ClusterView,
+pub(super) struct Classifier<'a, 'e> {
+    pub(super) input: &'a PlanInput,
+    pub(super) cluster: &'a ClusterView,
     entries: &'e [EntryState<'a>],
+    /// The Syncs of entries that the release no longer has.
+    pub(super) removed: &'e [&'a LeavingSync],
 }
 
 impl<'a> Classifier<'a, '_> {
@@ -114,7 +124,7 @@ impl<'a> Classifier<'a, '_> {
 
     fn class(&self) -> Class {
         if self.entries.iter().all(EntryState::is_done) {
-            return Class::Done;
+            return self.class_without_missing();
         }
         let complete = self.entries.iter().all(|entry| entry.at_target);
         let reach = &self.cluster.reach;
@@ -139,7 +149,7 @@ impl<'a> Classifier<'a, '_> {
         if complete || lost {
             return self.under_way(&admitted().collect::<Vec<_>>(), complete);
         }
-        match not_ready(reach) {
+        match self.not_ready() {
             Some(reason) => Class::Hold(reason),
             None => Class::Startable {
                 begun: self.is_begun(),
@@ -208,7 +218,7 @@ impl<'a> Classifier<'a, '_> {
         deadline.map_or(TimeLeft::None, TimeLeft::Until)
     }
 
-    fn deadline(&self, from: Option<Timestamp>) -> Option<Timestamp> {
+    pub(super) fn deadline(&self, from: Option<Timestamp>) -> Option<Timestamp> {
         from?
             .checked_add(self.input.strategy.limits.progress_deadline)
             .ok()
@@ -273,7 +283,7 @@ impl<'a> Classifier<'a, '_> {
         })
     }
 
-    fn suspended(&self) -> Option<HoldReason> {
+    pub(super) fn suspended(&self) -> Option<HoldReason> {
         if self.cluster.reach == Reach::Suspended {
             return Some(HoldReason::ClusterSuspended);
         }
@@ -283,6 +293,24 @@ impl<'a> Classifier<'a, '_> {
                 .suspended
                 .then(|| HoldReason::SyncSuspended { entry: name.clone() })
         })
+    }
+
+    /// Returns why nothing can start on a cluster in this state of reachability; `None`: it is ready.
+    pub(super) fn not_ready(&self) -> Option<HoldReason> {
+        match &self.cluster.reach {
+            Reach::Ready => None,
+            Reach::Unprobed => Some(HoldReason::ClusterNotProbed),
+            Reach::Suspended => Some(HoldReason::ClusterSuspended),
+            Reach::Unreachable {
+                reason,
+                message,
+                since,
+            } => Some(HoldReason::ClusterUnreachable {
+                reason: reason.clone(),
+                message: message.clone(),
+                since: *since,
+            }),
+        }
     }
 }
 
@@ -294,22 +322,4 @@ enum TimeLeft {
     Until(Timestamp),
     /// No time left.
     None,
-}
-
-/// Returns why nothing can start on a cluster in this state of reachability; `None`: it is ready.
-fn not_ready(reach: &Reach) -> Option<HoldReason> {
-    match reach {
-        Reach::Ready => None,
-        Reach::Unprobed => Some(HoldReason::ClusterNotProbed),
-        Reach::Suspended => Some(HoldReason::ClusterSuspended),
-        Reach::Unreachable {
-            reason,
-            message,
-            since,
-        } => Some(HoldReason::ClusterUnreachable {
-            reason: reason.clone(),
-            message: message.clone(),
-            since: *since,
-        }),
-    }
 }

@@ -31,10 +31,8 @@ impl Plan {
     /// cluster lets them start.
     fn is_stuck(&self) -> bool {
         let mut decisions = self.decisions.values();
-        let starts =
-            |decision: &Decision| matches!(decision, Decision::Start { .. } | Decision::Retry { .. });
         let waits = |decision: &Decision| reason(decision) == Some(&HoldReason::TooManyUnavailable);
-        self.tally.in_flight == 0 && !decisions.clone().any(starts) && decisions.any(waits)
+        self.tally.in_flight == 0 && !decisions.clone().any(Decision::begins_work) && decisions.any(waits)
     }
 
     /// Reports whether the release succeeded on the whole group, so that a rollback may return to it: every reachable

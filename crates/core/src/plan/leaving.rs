@@ -21,10 +21,16 @@ pub struct LeavingSync {
     /// The names of the Syncs that it depends on. They are removed after it.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub depends_on: BTreeSet<String>,
+    /// Time at which its removal began; `None`: it has not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub removing_since: Option<Timestamp>,
+    /// Whether the Sync is suspended: nothing is written to its cluster.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub suspended: bool,
 }
 
 /// Why a group no longer wants a Sync.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum LeavingCause {
     /// The selector no longer selects its cluster, or the Cluster is gone.
@@ -32,6 +38,14 @@ pub enum LeavingCause {
         /// When the set of leaving clusters has not changed for long enough. Labels that a script removes one by one
         /// come faster, and count together.
         settles_at: Timestamp,
+        /// The stage of the cluster: an index into [`Strategy::stages`](super::Strategy::stages). A cluster that no
+        /// longer exists is in the last one.
+        #[serde(default)]
+        stage: usize,
+        /// The windows that apply to the cluster: indexes into [`Strategy::windows`](super::Strategy::windows). None
+        /// apply to a cluster that no longer exists.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        windows: Vec<usize>,
     },
     /// The release of the rollout has no such entry.
     EntryRemoved,
@@ -43,6 +57,8 @@ pub enum LeavingCause {
 pub enum RemovalDecision {
     /// Remove the Sync.
     Remove,
+    /// The Sync is being removed: it is gone once its cluster has lost what it has to lose.
+    Removing,
     /// Keep the Sync.
     Hold {
         /// The reason.
@@ -52,7 +68,8 @@ pub enum RemovalDecision {
     },
 }
 
-/// Why a Sync that the group no longer wants is not removed yet.
+/// Why a Sync that the group no longer wants is not removed yet. Whatever stops the start of a cluster also stops a
+/// removal, except for failures and jitter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum RemovalHold {
@@ -63,6 +80,20 @@ pub enum RemovalHold {
     /// The remaining entries are not done on the cluster. One of them may take over the objects, as a renamed entry
     /// does.
     ClusterNotDone,
+    /// The remaining entries are done on the cluster, and the removal waits for what a start there waits for.
+    ClusterWaits,
+    /// The Sync is suspended.
+    SyncSuspended,
+    /// The group is suspended.
+    GroupSuspended,
+    /// An operator paused the rollout.
+    Paused,
+    /// The stage of the cluster has not opened.
+    StageNotOpen,
+    /// No window is open for the cluster.
+    WindowClosed,
+    /// All slots of the group are in use.
+    NoSlot,
 }
 
 impl RemovalHold {
@@ -73,6 +104,13 @@ impl RemovalHold {
             Self::MembershipHeld => "MembershipHeld",
             Self::Settling => "Settling",
             Self::ClusterNotDone => "ClusterNotDone",
+            Self::ClusterWaits => "ClusterWaits",
+            Self::SyncSuspended => "SyncSuspended",
+            Self::GroupSuspended => "Suspended",
+            Self::Paused => "Paused",
+            Self::StageNotOpen => "StageNotOpen",
+            Self::WindowClosed => "WindowClosed",
+            Self::NoSlot => "NoSlot",
         }
     }
 }
@@ -82,7 +120,7 @@ impl RemovalDecision {
     #[must_use]
     pub fn recheck_at(&self) -> Option<Timestamp> {
         match self {
-            Self::Remove => None,
+            Self::Remove | Self::Removing => None,
             Self::Hold { recheck_at, .. } => *recheck_at,
         }
     }

@@ -29,6 +29,7 @@ mod openings;
 mod overlap;
 pub mod record;
 mod removal;
+mod removed;
 mod report;
 mod retry;
 mod slots;
@@ -43,6 +44,7 @@ use classify::classify_all;
 use jiff::Timestamp;
 pub use leaving::{LeavingCause, LeavingSync, RemovalDecision, RemovalHold};
 pub use overlap::{left_over, overlap};
+use removal::Removals;
 pub(crate) use report::{Bucket, bucket, health_problem_when_done};
 pub use report::{Counts, Report};
 pub use retry::{PendingRetry, REQUEST_RESOLUTION, began_before};
@@ -65,22 +67,31 @@ pub fn plan(input: &PlanInput) -> Plan {
         retry_waits,
         known_until,
     } = admitter.admit(&states);
-    let removals = removal::removals(input, &decisions);
+    let removals = Removals {
+        input,
+        stages: &stages,
+        states: &states,
+        decisions: &decisions,
+        slots: tally.slots,
+    };
+    let removal = removals.decide();
+    let others_wait = retry_waits || removal.waits_for_slot;
     let recheck_at = decisions
         .values()
         .filter_map(Decision::recheck_at)
-        .chain(removals.values().filter_map(RemovalDecision::recheck_at))
+        .chain(removal.decisions.values().filter_map(RemovalDecision::recheck_at))
         .chain(stages.iter().filter_map(|stage| gate_ends(&stage.plan)))
-        .chain(admit::leftover_ends(&states, &decisions, retry_waits))
+        .chain(admit::leftover_ends(&states, &decisions, others_wait))
         .chain(states.iter().filter_map(|state| state.changes_at))
         .chain(known_until)
+        .chain(removal.known_until)
         .filter(|at| *at > input.now)
         .min();
     let stages: Vec<StagePlan> = stages.into_iter().map(|stage| stage.plan).collect();
     Plan {
         verdict: verdict(input, &stages, &states, stop),
         decisions,
-        removals,
+        removals: removal.decisions,
         stages,
         tally,
         recheck_at,

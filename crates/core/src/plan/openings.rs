@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 
 use super::stages::Direction;
-use super::types::{ClusterView, PlanInput};
+use super::types::PlanInput;
 use crate::window::{self, Calendar, Opening};
 
 /// The state of each set of windows. There are few sets and many clusters, so each set is evaluated once.
@@ -26,8 +26,8 @@ impl<'a> Openings<'a> {
         }
     }
 
-    pub(super) fn about(&mut self, cluster: &'a ClusterView) -> Opening {
-        let set = cluster.windows.as_slice();
+    /// Returns the state of a set of windows, by their indexes.
+    pub(super) fn about(&mut self, set: &'a [usize]) -> Opening {
         if set.is_empty() {
             return Opening::ALWAYS;
         }
@@ -36,5 +36,10 @@ impl<'a> Openings<'a> {
             let about = set.iter().filter_map(|place| calendars.get(*place));
             window::combined(&about.collect::<Vec<_>>(), self.now)
         })
+    }
+
+    /// Returns the earliest end of the calendars of the evaluated sets: windows after that time are unknown.
+    pub(super) fn known_until(&self) -> Option<Timestamp> {
+        self.sets.values().filter_map(|opening| opening.known_until).min()
     }
 }

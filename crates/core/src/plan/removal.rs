@@ -1,33 +1,184 @@
 //! Which Syncs are removed: those of clusters that left the group, and of entries that left its spec.
+//!
+//! A removal is a decision like a start. The removal of an entry is that of its cluster ([`Decision::Remove`]). A
+//! cluster that left is not one of the release any more; if its objects are deleted, it takes one of the slots that
+//! remain, in its stage and in its windows.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+use starling_api::DeletionPolicy;
 
 use super::leaving::{LeavingCause, LeavingSync, RemovalDecision, RemovalHold};
+use super::openings::Openings;
+use super::stages::Direction;
+use super::state::ClusterState;
 use super::types::{Decision, PlanInput};
+use super::walk::StageState;
 
-/// Returns the decision for every Sync that leaves.
-pub(super) fn removals(
-    input: &PlanInput,
-    decisions: &BTreeMap<String, Decision>,
-) -> BTreeMap<String, RemovalDecision> {
-    let leaving = input.leaving.iter();
-    leaving
-        .map(|(name, sync)| (name.clone(), removal(input, decisions, sync)))
-        .collect()
+/// The input of the decisions about removals, except for the Syncs.
+pub(super) struct Removals<'a> {
+    pub(super) input: &'a PlanInput,
+    pub(super) stages: &'a [StageState],
+    pub(super) states: &'a [ClusterState<'a>],
+    pub(super) decisions: &'a BTreeMap<String, Decision>,
+    /// The slots of the group; `None`: no limit.
+    pub(super) slots: Option<usize>,
 }
 
-fn removal(input: &PlanInput, decisions: &BTreeMap<String, Decision>, sync: &LeavingSync) -> RemovalDecision {
-    let hold = |reason, recheck_at| RemovalDecision::Hold { reason, recheck_at };
-    if input.membership_held {
-        return hold(RemovalHold::MembershipHeld, None);
-    }
-    match sync.cause {
-        LeavingCause::ClusterUnselected { settles_at } if settles_at > input.now => {
-            hold(RemovalHold::Settling, Some(settles_at))
+/// The result of the decisions about removals.
+#[derive(Default)]
+pub(super) struct RemovalResult {
+    pub(super) decisions: BTreeMap<String, RemovalDecision>,
+    /// Whether a cluster that left waits for a slot.
+    pub(super) waits_for_slot: bool,
+    /// Earliest end of the calendars that clusters wait for: windows after that time are unknown.
+    pub(super) known_until: Option<Timestamp>,
+}
+
+impl<'a> Removals<'a> {
+    /// Returns the decision for every Sync that leaves.
+    pub(super) fn decide(&self) -> RemovalResult {
+        let leaving = &self.input.leaving;
+        if leaving.is_empty() {
+            return RemovalResult::default();
         }
-        LeavingCause::EntryRemoved if decisions.get(&sync.cluster) != Some(&Decision::Done) => {
-            hold(RemovalHold::ClusterNotDone, None)
+        let mut openings = Openings::of(self.input);
+        let mut free = self.slots.unwrap_or(usize::MAX).saturating_sub(self.in_use());
+        let mut begun: BTreeSet<&str> = self.removing().map(|(cluster, _)| cluster).collect();
+        let mut decided = BTreeMap::new();
+        for (name, sync) in leaving {
+            let mut decision = self.decision(sync, &mut openings);
+            let needs_slot = takes_slot(sync) && decision == RemovalDecision::Remove;
+            if needs_slot && !begun.contains(&*sync.cluster) {
+                if free == 0 {
+                    decision = RemovalDecision::Hold {
+                        reason: RemovalHold::NoSlot,
+                        recheck_at: self.slot_free_at(),
+                    };
+                } else {
+                    free -= 1;
+                    begun.insert(&sync.cluster);
+                }
+            }
+            decided.insert(name.clone(), decision);
         }
-        LeavingCause::ClusterUnselected { .. } | LeavingCause::EntryRemoved => RemovalDecision::Remove,
+        let waits = |reason| {
+            decided.values().any(
+                |decision| matches!(decision, RemovalDecision::Hold { reason: held, .. } if *held == reason),
+            )
+        };
+        RemovalResult {
+            waits_for_slot: waits(RemovalHold::NoSlot),
+            known_until: openings
+                .known_until()
+                .filter(|_| waits(RemovalHold::WindowClosed)),
+            decisions: decided,
+        }
     }
+
+    fn decision(&self, sync: &'a LeavingSync, openings: &mut Openings<'a>) -> RemovalDecision {
+        let hold = |reason, recheck_at| RemovalDecision::Hold { reason, recheck_at };
+        if sync.removing_since.is_some() {
+            return RemovalDecision::Removing;
+        }
+        if self.input.membership_held {
+            return hold(RemovalHold::MembershipHeld, None);
+        }
+        match &sync.cause {
+            LeavingCause::EntryRemoved => self.of_entry(sync),
+            LeavingCause::ClusterUnselected {
+                settles_at,
+                stage,
+                windows,
+            } => {
+                if *settles_at > self.input.now {
+                    return hold(RemovalHold::Settling, Some(*settles_at));
+                }
+                if sync.suspended {
+                    return hold(RemovalHold::SyncSuspended, None);
+                }
+                if self.input.suspended {
+                    return hold(RemovalHold::GroupSuspended, None);
+                }
+                if self.input.operator.paused.is_some() {
+                    return hold(RemovalHold::Paused, None);
+                }
+                // Nothing is taken away from a cluster whose objects stay.
+                if sync.policy == DeletionPolicy::Orphan {
+                    return RemovalDecision::Remove;
+                }
+                if !self.is_open(*stage) {
+                    return hold(RemovalHold::StageNotOpen, None);
+                }
+                let opening = openings.about(windows);
+                if !opening.is_open {
+                    return hold(RemovalHold::WindowClosed, opening.changes_at);
+                }
+                RemovalDecision::Remove
+            }
+        }
+    }
+
+    fn of_entry(&self, sync: &LeavingSync) -> RemovalDecision {
+        let hold = |reason| RemovalDecision::Hold {
+            reason,
+            recheck_at: None,
+        };
+        match self.decisions.get(&sync.cluster) {
+            Some(Decision::Remove { entries }) if entries.contains(&sync.entry) => RemovalDecision::Remove,
+            Some(Decision::Hold { .. }) if self.lacks_nothing(&sync.cluster) => {
+                hold(RemovalHold::ClusterWaits)
+            }
+            _ => hold(RemovalHold::ClusterNotDone),
+        }
+    }
+
+    /// Reports whether the entries of the release are done on a cluster.
+    fn lacks_nothing(&self, cluster: &str) -> bool {
+        let found = self.states.binary_search_by(|state| state.name.cmp(cluster));
+        let found = found.ok().and_then(|place| self.states.get(place));
+        found.is_some_and(|state| state.lacks_nothing)
+    }
+
+    /// Reports whether the stage is open. In a group without clusters no stage opens, and nothing waits for one.
+    fn is_open(&self, stage: usize) -> bool {
+        let stage = match self.input.rollout.direction {
+            Direction::Forward | Direction::Back => stage,
+            Direction::BackAtOnce => 0,
+        };
+        let found = self.stages.get(stage);
+        self.states.is_empty() || found.is_some_and(|stage| stage.open_since().is_some())
+    }
+
+    /// Returns the clusters that are losing their Syncs because they left, and until when that takes a slot.
+    fn removing(&self) -> impl Iterator<Item = (&str, Timestamp)> {
+        let limits = &self.input.strategy.limits;
+        let leaving = self.input.leaving.values();
+        let unselected = leaving.filter(|sync| takes_slot(sync));
+        unselected.filter_map(move |sync| {
+            let until = sync.removing_since?.checked_add(limits.progress_deadline).ok()?;
+            (until > self.input.now).then_some((&*sync.cluster, until))
+        })
+    }
+
+    /// Returns the number of clusters with a slot after this plan is executed.
+    fn in_use(&self) -> usize {
+        let in_use = self.states.iter().filter(|state| {
+            let decision = self.decisions.get(state.name);
+            state.slot.is_some() || decision.is_some_and(Decision::begins_work)
+        });
+        let removing: BTreeSet<&str> = self.removing().map(|(cluster, _)| cluster).collect();
+        in_use.count() + removing.len()
+    }
+
+    /// Returns when the first of the clusters that left gives its slot back.
+    fn slot_free_at(&self) -> Option<Timestamp> {
+        self.removing().map(|(_, until)| until).min()
+    }
+}
+
+/// Reports whether the removal takes a slot of its own: a cluster that left loses its objects.
+fn takes_slot(sync: &LeavingSync) -> bool {
+    sync.cause != LeavingCause::EntryRemoved && sync.policy == DeletionPolicy::Delete
 }

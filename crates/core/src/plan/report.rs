@@ -70,6 +70,7 @@ pub(crate) fn bucket(decision: &Decision) -> Bucket {
         Decision::Done => Bucket::Updated,
         Decision::Start { .. }
         | Decision::Retry { .. }
+        | Decision::Remove { .. }
         | Decision::InFlight { .. }
         | Decision::Soaking { .. } => Bucket::Progressing,
         Decision::Failed { .. } => Bucket::Failed,
@@ -140,7 +141,10 @@ impl Plan {
                 continue;
             };
             match decision {
-                Decision::Start { .. } | Decision::Retry { .. } | Decision::InFlight { .. } => *busy = true,
+                Decision::Start { .. }
+                | Decision::Retry { .. }
+                | Decision::Remove { .. }
+                | Decision::InFlight { .. } => *busy = true,
                 Decision::Soaking { until } => *end = Some(end.map_or(*until, |end| end.max(*until))),
                 Decision::Done | Decision::Failed { .. } | Decision::Hold { .. } => {}
             }
@@ -410,6 +414,7 @@ fn problem(decision: &Decision) -> Option<(u8, &str, String, Option<Timestamp>)>
         Decision::Done
         | Decision::Start { .. }
         | Decision::Retry { .. }
+        | Decision::Remove { .. }
         | Decision::InFlight { .. }
         | Decision::Soaking { .. }
         | Decision::Hold { .. } => return None,

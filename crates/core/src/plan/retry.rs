@@ -52,7 +52,8 @@ pub(super) fn stop(input: &PlanInput) -> Option<HoldReason> {
 /// Returns the retry that is due for a cluster of this stage; `None`: the cluster has not failed, no retry is
 /// requested, or the newest request was served.
 pub(super) fn due(input: &PlanInput, state: &ClusterState<'_>, stage: Option<&str>) -> Option<DueRetry> {
-    if !matches!(state.class, Class::Failed(_)) {
+    // A Sync that is being removed retries by itself, and nothing else failed.
+    if !matches!(state.class, Class::Failed(_)) || state.lacks_nothing {
         return None;
     }
     let retries = input.operator.retries.iter();

@@ -21,6 +21,10 @@ pub(super) struct ClusterState<'a> {
     pub(super) unhealthy: bool,
     /// The last known good release has an entry that was never admitted there.
     pub(super) lacks_known_good: bool,
+    /// All entries of the release are done there.
+    pub(super) lacks_nothing: bool,
+    /// The entries that the release no longer has, and whose removal has not begun.
+    pub(super) removable: Vec<&'a str>,
     /// The earliest time at which time alone changes this state and no decision has that time.
     pub(super) changes_at: Option<Timestamp>,
 }
@@ -41,7 +45,7 @@ pub(super) enum Slot {
 /// The classification of a cluster for this release.
 #[derive(Clone, Debug)]
 pub(super) enum Class {
-    /// All entries hold their target, and soaked.
+    /// All entries hold their target, soaked, and the group has no other Sync on the cluster.
     Done,
     /// Held for a reason that concerns the cluster alone.
     Hold(HoldReason),

@@ -154,6 +154,7 @@ fn picture(plan: &Plan) -> String {
             Decision::Done => 'd',
             Decision::Start { .. } => 'S',
             Decision::Retry { .. } => 'R',
+            Decision::Remove { .. } => 'M',
             Decision::Soaking { .. } => 's',
             Decision::InFlight { lost: false, .. } => 'W',
             Decision::InFlight { lost: true, .. } => 'l',

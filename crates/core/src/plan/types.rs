@@ -197,7 +197,7 @@ pub struct Plan {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum Decision {
-    /// The cluster holds the targets of this release, and soaked.
+    /// The cluster holds the targets of this release, soaked, and has no other entries of the group.
     Done,
     /// Admit these entries now.
     Start {
@@ -213,7 +213,12 @@ pub enum Decision {
         /// The time of the newest request.
         requested_at: Timestamp,
     },
-    /// Admitted and not healthy yet. The cluster has a slot.
+    /// The entries of the release are done: remove the Syncs of these entries, which the release no longer has.
+    Remove {
+        /// The names of the removed entries.
+        entries: Vec<String>,
+    },
+    /// Admitted and not healthy yet, or losing removed entries. The cluster has a slot.
     InFlight {
         /// Time at which the cluster counts as failed; `None`: it was healthy before, and the timeout of its health
         /// check applies.
@@ -253,6 +258,15 @@ pub enum AdmittedRelease {
 }
 
 impl Decision {
+    /// Reports whether work begins on the cluster with this plan.
+    #[must_use]
+    pub fn begins_work(&self) -> bool {
+        matches!(
+            self,
+            Self::Start { .. } | Self::Retry { .. } | Self::Remove { .. }
+        )
+    }
+
     /// Returns when time alone changes this decision.
     #[must_use]
     pub fn recheck_at(&self) -> Option<Timestamp> {
@@ -261,7 +275,11 @@ impl Decision {
             Self::Soaking { until } => Some(*until),
             Self::Hold { recheck_at, .. } => *recheck_at,
             // The Sync of a failed cluster retries, and its status wakes the group.
-            Self::Done | Self::Start { .. } | Self::Retry { .. } | Self::Failed { .. } => None,
+            Self::Done
+            | Self::Start { .. }
+            | Self::Retry { .. }
+            | Self::Remove { .. }
+            | Self::Failed { .. } => None,
         }
     }
 }

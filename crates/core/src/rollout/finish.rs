@@ -150,6 +150,7 @@ fn admissions(rolling: &Rolling, input: &PlanInput, plan: &Plan, now: Timestamp)
                 requested_at,
             } => (entries, AdmittedRelease::Release, Some(*requested_at)),
             Decision::Done
+            | Decision::Remove { .. }
             | Decision::InFlight { .. }
             | Decision::Soaking { .. }
             | Decision::Failed { .. }
@@ -202,7 +203,7 @@ fn removals(input: &PlanInput, plan: &Plan, observed: &dyn Observations) -> Vec<
             entry: sync.entry.clone(),
             admission: observed.admission(&sync.cluster, &sync.entry),
             policy: sync.policy,
-            cause: sync.cause,
+            cause: sync.cause.clone(),
         })
     };
     order.into_iter().filter_map(removal).collect()

@@ -16,8 +16,8 @@ use proptest::prelude::*;
 use starling_api::OnFailure;
 use starling_core::plan::check::check;
 use starling_core::plan::{
-    AdmittedRelease, ClusterView, Decision, Direction, EntryView, HoldReason, ObservedSync, Plan, PlanInput,
-    Progress, hold_reasons, plan,
+    AdmittedRelease, ClusterView, Decision, Direction, EntryView, HoldReason, LeavingCause, ObservedSync,
+    Plan, PlanInput, Progress, RemovalDecision, hold_reasons, plan,
 };
 
 use arbitrary::{GOOD, NEW, input};
@@ -69,6 +69,11 @@ fn execute(input: &PlanInput, plan: &Plan) -> PlanInput {
         .iter()
         .map(|stage| (stage.name.clone(), stage.record.clone()));
     after.rollout.stages.extend(records);
+    for (name, decision) in &plan.removals {
+        if *decision == RemovalDecision::Remove {
+            after.leaving.get_mut(name).unwrap().removing_since = Some(input.now);
+        }
+    }
     for (name, (entries, requested_at)) in retried(plan) {
         let cluster = after.clusters.get_mut(name).unwrap();
         for entry in entries {
@@ -305,6 +310,11 @@ proptest! {
         let mut input = input;
         for cluster in input.clusters.values_mut() {
             cluster.windows.clear();
+        }
+        for sync in input.leaving.values_mut() {
+            if let LeavingCause::ClusterUnselected { windows, .. } = &mut sync.cause {
+                windows.clear();
+            }
         }
         let mut times = BTreeSet::new();
         for _ in 0..600 {

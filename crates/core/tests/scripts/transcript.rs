@@ -137,6 +137,7 @@ impl Transcript {
                 ..
             } => "starts".into(),
             Decision::Retry { .. } => "is retried".into(),
+            Decision::Remove { entries } => format!("loses {}", entries.join(", ")),
             Decision::Start {
                 to: AdmittedRelease::LastKnownGood,
                 ..

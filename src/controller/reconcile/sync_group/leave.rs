@@ -9,16 +9,16 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use kube::ResourceExt;
-use starling_api::{APPROVE_MEMBERSHIP, DeletionPolicy, FINALIZER, SyncGroup, SyncResource};
+use starling_api::{APPROVE_MEMBERSHIP, Cluster, DeletionPolicy, FINALIZER, SyncGroup, SyncResource};
 use starling_core::membership::{Deselection, HeldDeselection, Members, deselection};
-use starling_core::plan::{LeavingCause, LeavingSync};
+use starling_core::plan::{LeavingCause, LeavingSync, Place};
 use starling_core::rollout::{Removal, Rolling};
 use starling_ledger::{AdmissionOutcome, LedgerError};
 
 use super::super::sync::depends_on;
 use super::observe::Group;
 use super::sync::admission_of;
-use crate::controller::cache::ObjectKey;
+use crate::controller::cache::{Cache, ObjectKey};
 use crate::controller::context::GroupContext;
 use crate::controller::event_handlers::ChangedBy;
 use crate::controller::hub::HubError;
@@ -35,36 +35,78 @@ pub(super) struct Leaving {
     settles_at: Timestamp,
     /// True if the list of Clusters is complete: absence from an incomplete list means nothing.
     is_known: bool,
+    /// The stages and windows of the clusters with Syncs that the group does not select, by name.
+    places: BTreeMap<String, Place>,
 }
 
 impl Leaving {
     /// Finds the clusters that are about to leave, in complete lists. Only the controller has observed since when they
     /// are about to leave; the time is a few seconds.
-    pub(super) fn in_lists(group: &Group, now: Timestamp) -> Self {
+    pub(super) fn in_lists(group: &Group, clusters: &Cache<Cluster>, now: Timestamp) -> Self {
         Self {
             settles_at: now,
             is_known: true,
-            ..Self::deselected(group)
+            ..Self::deselected(group, clusters)
         }
     }
 
-    fn deselected(group: &Group) -> Self {
-        match deselected(group) {
-            Deselection::Free(clusters) => Self {
-                clusters,
-                ..Self::default()
-            },
-            Deselection::Held(held) => Self {
-                held: Some(held),
-                ..Self::default()
-            },
+    fn deselected(group: &Group, known: &Cache<Cluster>) -> Self {
+        let unselected = unselected(group);
+        // In most cases no cluster leaves.
+        if unselected.is_empty() {
+            return Self::default();
+        }
+        let (clusters, held) = match deselected(group) {
+            Deselection::Free(clusters) => (clusters, None),
+            Deselection::Held(held) => (BTreeSet::new(), Some(held)),
+        };
+        let place = |name: &str| {
+            let cluster = known.get(&ObjectKey::new(&group.key.namespace, name));
+            let place = cluster.map(|cluster| group.strategy.place(cluster.labels()));
+            (name.to_owned(), place.unwrap_or_else(|| last_place(group)))
+        };
+        Self {
+            clusters,
+            held,
+            places: unselected.into_iter().map(place).collect(),
+            ..Self::default()
+        }
+    }
+
+    fn unselected(&self, group: &Group, cluster: &str) -> LeavingCause {
+        let place = self.places.get(cluster).cloned();
+        let Place { stage, windows, .. } = place.unwrap_or_else(|| last_place(group));
+        LeavingCause::ClusterUnselected {
+            settles_at: self.settles_at,
+            stage,
+            windows,
         }
     }
 }
 
+/// Returns the place of a cluster whose labels are not known.
+fn last_place(group: &Group) -> Place {
+    Place {
+        stage: group.strategy.strategy.stages.len().saturating_sub(1),
+        also: Vec::new(),
+        windows: Vec::new(),
+    }
+}
+
+/// Returns the clusters with Syncs of the group that the group does not select.
+fn unselected(group: &Group) -> Vec<&str> {
+    let mut selected = group.clusters.keys().map(String::as_str).peekable();
+    let clusters = group.syncs.clusters().map(|(cluster, _)| cluster);
+    let unselected = clusters.filter(|cluster| {
+        while selected.next_if(|name| name < cluster).is_some() {}
+        selected.next_if(|name| name == cluster).is_none()
+    });
+    unselected.collect()
+}
+
 /// Finds the clusters that are about to leave.
 pub(super) fn observe(context: GroupContext<'_>, group: &Group, now: Timestamp) -> Leaving {
-    let leaving = Leaving::deselected(group);
+    let leaving = Leaving::deselected(group, &context.objects.clusters);
     let lost = leaving.held.as_ref().map_or(&leaving.clusters, |held| &held.lost);
     let pending = &context.caches.pending_deselections;
     let since = pending.since(&group.key, lost, now);
@@ -76,15 +118,6 @@ pub(super) fn observe(context: GroupContext<'_>, group: &Group, now: Timestamp) 
 }
 
 fn deselected(group: &Group) -> Deselection {
-    // In most cases no cluster leaves, and no set has to be built.
-    let mut selected = group.clusters.keys().map(String::as_str).peekable();
-    let all_selected = group.syncs.clusters().all(|(cluster, _)| {
-        while selected.next_if(|name| *name < cluster).is_some() {}
-        selected.next_if(|name| *name == cluster).is_some()
-    });
-    if all_selected {
-        return Deselection::Free(BTreeSet::new());
-    }
     let previous = group
         .syncs
         .iter()
@@ -104,9 +137,6 @@ fn deselected(group: &Group) -> Deselection {
 
 /// Returns the Syncs that the group no longer wants during `rolling`, by name.
 pub(super) fn leaving(group: &Group, leaving: &Leaving, rolling: &Rolling) -> BTreeMap<String, LeavingSync> {
-    if !leaving.is_known {
-        return BTreeMap::new();
-    }
     let is_lost = |cluster: &str| {
         leaving
             .held
@@ -115,11 +145,15 @@ pub(super) fn leaving(group: &Group, leaving: &Leaving, rolling: &Rolling) -> BT
     };
     let syncs = group.syncs.iter();
     syncs
-        .filter(|(.., sync)| sync.metadata.deletion_timestamp.is_none())
         .filter_map(|(cluster, entry, sync)| {
-            let (cause, policy) = if leaving.clusters.contains(cluster) || is_lost(cluster) {
-                let settles_at = leaving.settles_at;
-                let cause = LeavingCause::ClusterUnselected { settles_at };
+            let removing_since = sync.metadata.deletion_timestamp.as_ref().map(|time| time.0);
+            // Its last removal is still under way.
+            let is_leaving = || removing_since.is_some() && leaving.places.contains_key(cluster);
+            let (cause, policy) = if leaving.clusters.contains(cluster) || is_lost(cluster) || is_leaving() {
+                if !leaving.is_known {
+                    return None;
+                }
+                let cause = leaving.unselected(group, cluster);
                 (cause, group.object.spec.when_unselected)
             } else if rolling.snapshot.entry(entry).is_none() {
                 (LeavingCause::EntryRemoved, sync.spec.template.deletion_policy)
@@ -132,6 +166,8 @@ pub(super) fn leaving(group: &Group, leaving: &Leaving, rolling: &Rolling) -> BT
                 cause,
                 policy,
                 depends_on: depends_on(sync).into_iter().collect(),
+                removing_since,
+                suspended: sync.spec.template.suspend,
             };
             Some((sync.name_any(), leaving))
         })

@@ -139,7 +139,7 @@ pub async fn preview_plan(
         // leave.
         gates: &GateTasks::default(),
         memo: &mut PlanMemo::default(),
-        leaving: &Leaving::in_lists(&group, now),
+        leaving: &Leaving::in_lists(&group, &objects.clusters, now),
         store,
         settled: &SettledAdmissions::default(),
     };

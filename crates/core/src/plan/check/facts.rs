@@ -3,6 +3,7 @@
 use jiff::Timestamp;
 
 use super::rules::Rules;
+use crate::plan::leaving::LeavingCause;
 use crate::plan::types::{
     Applied, ClusterView, EntryView, FailureReason, HealthProblem, ObservedSync, PlanInput, Progress, Reach,
 };
@@ -21,6 +22,18 @@ pub(super) struct CheckedFacts {
     /// The entries of the last known good release that are missing, on a cluster that was never admitted to anything
     /// else.
     pub(super) known_good: Vec<String>,
+    /// What the cluster has to lose, once all entries of the release are done there.
+    pub(super) removal: Option<EntryRemoval>,
+}
+
+/// The Syncs of entries on one cluster that the release does not have.
+pub(super) struct EntryRemoval {
+    /// The entries whose removal has not begun.
+    pub(super) waiting: Vec<String>,
+    /// Those of them whose Sync is suspended.
+    pub(super) suspended: Vec<String>,
+    /// Time at which the last removal began.
+    since: Option<Timestamp>,
 }
 
 /// The state of a cluster in a rollout.
@@ -64,15 +77,37 @@ struct Evaluator<'a> {
     rules: &'a Rules<'a>,
     view: &'a ClusterView,
     at: Timestamp,
+    removal: Option<EntryRemoval>,
+}
+
+impl EntryRemoval {
+    fn on(input: &PlanInput, cluster: &str) -> Option<Self> {
+        let removed = || {
+            let leaving = input.leaving.values();
+            leaving.filter(|sync| sync.cluster == cluster && sync.cause == LeavingCause::EntryRemoved)
+        };
+        let waiting = || removed().filter(|sync| sync.removing_since.is_none());
+        removed().next()?;
+        Some(Self {
+            waiting: waiting().map(|sync| sync.entry.clone()).collect(),
+            suspended: waiting()
+                .filter(|sync| sync.suspended)
+                .map(|sync| sync.entry.clone())
+                .collect(),
+            since: removed().filter_map(|sync| sync.removing_since).max(),
+        })
+    }
 }
 
 impl CheckedFacts {
-    pub(super) fn of(input: &PlanInput, rules: &Rules<'_>, view: &ClusterView, at: Timestamp) -> Self {
+    pub(super) fn of(input: &PlanInput, rules: &Rules<'_>, cluster: &str, at: Timestamp) -> Option<Self> {
+        let view = input.clusters.get(cluster)?;
         let evaluator = Evaluator {
             input,
             rules,
             view,
             at,
+            removal: EntryRemoval::on(input, cluster),
         };
         let state = evaluator.state();
         let ready = view.reach == Reach::Ready;
@@ -87,14 +122,15 @@ impl CheckedFacts {
             entry.known_good.is_some() && entry.known_good.as_ref() != target
         };
         let known_good = view.entries.iter().filter(|(_, entry)| new && missing(entry));
-        Self {
-            leftover: ready && evaluator.is_at_work(),
+        Some(Self {
+            leftover: ready && (evaluator.is_at_work() || evaluator.is_losing()),
             unhealthy: ready && admissions(view).any(unhealthy),
             broken: matches!(state, State::Done) && admissions(view).any(has_problem),
             admitted: admissions(view).any(|sync| sync.release == input.rollout.release),
             known_good: known_good.map(|(name, _)| name.clone()).collect(),
+            removal: evaluator.has_all().then_some(evaluator.removal).flatten(),
             state,
-        }
+        })
     }
 
     /// Reports whether this release was admitted there and is neither done nor failed.
@@ -119,13 +155,12 @@ impl CheckedFacts {
 impl Evaluator<'_> {
     fn state(&self) -> State {
         let entries = || self.view.entries.values();
-        if entries().all(|entry| self.is_done(entry)) {
-            return State::Done;
+        if self.has_all() {
+            return self.without_removed();
         }
         let ready = self.view.reach == Reach::Ready;
         let invalid = entries().any(|entry| entry.wanted.is_err());
-        let suspended = self.view.reach == Reach::Suspended
-            || entries().any(|entry| entry.observed.as_ref().is_some_and(|sync| sync.suspended));
+        let suspended = self.is_suspended();
 
         // The cluster was admitted to everything if every entry is at its target; otherwise to what this release
         // admitted before it was interrupted, or before parameters changed.
@@ -156,6 +191,56 @@ impl Evaluator<'_> {
         State::Startable {
             interrupted: self.is_interrupted(),
         }
+    }
+
+    /// Reports whether the cluster, or a Sync of the release there, is suspended.
+    fn is_suspended(&self) -> bool {
+        let mut syncs = self
+            .view
+            .entries
+            .values()
+            .filter_map(|entry| entry.observed.as_ref());
+        self.view.reach == Reach::Suspended || syncs.any(|sync| sync.suspended)
+    }
+
+    /// Reports whether every entry of the release is done.
+    fn has_all(&self) -> bool {
+        self.view.entries.values().all(|entry| self.is_done(entry))
+    }
+
+    /// Returns the state of a cluster on which every entry of the release is done: it also has to lose the others.
+    fn without_removed(&self) -> State {
+        let Some(removal) = &self.removal else {
+            return State::Done;
+        };
+        let ready = self.view.reach == Reach::Ready;
+        if self.is_suspended() || !removal.suspended.is_empty() {
+            return State::Obstructed;
+        }
+        if ready && !removal.waiting.is_empty() {
+            return State::Startable {
+                interrupted: removal.since.is_some(),
+            };
+        }
+        if removal.since.is_none() {
+            return State::Obstructed;
+        }
+        let deadline = self
+            .deadline(removal.since)
+            .filter(|deadline| *deadline > self.at);
+        let reason = match ready {
+            true => FailureReason::ProgressDeadlineExceeded,
+            false => FailureReason::LostAfterAdmission,
+        };
+        match deadline {
+            Some(_) => State::UnderWay { deadline },
+            None => State::Failed(vec![(reason, None)]),
+        }
+    }
+
+    fn is_losing(&self) -> bool {
+        let since = self.removal.as_ref().and_then(|removal| removal.since);
+        self.deadline(since) > Some(self.at)
     }
 
     /// Returns when the last of the soaking entries has soaked; `None`: an entry is neither soaking nor done.

@@ -148,9 +148,12 @@ impl Moment<'_> {
                 let with_stage = self.rules.skipped(self.input, member.stage);
                 same(attribution, operator.skipped.get(member.name)) || same(attribution, with_stage)
             }
-            HoldReason::SyncSuspended { entry: name } => entry(name)
-                .and_then(|entry| entry.observed.as_ref())
-                .is_some_and(|sync| sync.suspended),
+            HoldReason::SyncSuspended { entry: name } => {
+                let sync = entry(name).and_then(|entry| entry.observed.as_ref());
+                let removal = member.facts.removal.as_ref();
+                sync.is_some_and(|sync| sync.suspended)
+                    || removal.is_some_and(|removal| removal.suspended.contains(name))
+            }
             HoldReason::InvalidParameters { entry: name, message } => {
                 entry(name).is_some_and(|entry| entry.wanted.as_ref().err() == Some(message))
             }

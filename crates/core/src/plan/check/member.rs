@@ -34,7 +34,7 @@ impl<'a> Member<'a> {
     ) -> Option<Self> {
         let view = input.clusters.get(name)?;
         let stage = rules.stage_of(view);
-        let facts = CheckedFacts::of(input, rules, view, at);
+        let facts = CheckedFacts::of(input, rules, name, at)?;
         let with_stage = rules.skipped(input, stage).filter(|_| !facts.admitted);
         Some(Self {
             name,
@@ -47,8 +47,9 @@ impl<'a> Member<'a> {
         })
     }
 
+    /// Reports whether a start or the removal of entries begins there.
     pub(super) fn starts(&self) -> bool {
-        matches!(self.decision, Decision::Start { .. })
+        matches!(self.decision, Decision::Start { .. } | Decision::Remove { .. })
     }
 
     pub(super) fn is_retried(&self) -> bool {
@@ -58,10 +59,11 @@ impl<'a> Member<'a> {
     pub(super) fn starts_release(&self) -> bool {
         matches!(
             self.decision,
-            Decision::Start {
-                to: AdmittedRelease::Release,
-                ..
-            }
+            Decision::Remove { .. }
+                | Decision::Start {
+                    to: AdmittedRelease::Release,
+                    ..
+                }
         )
     }
 
@@ -98,6 +100,14 @@ impl<'a> Member<'a> {
         }
         let suspended = entries.find(|(_, entry)| entry.observed.as_ref().is_some_and(|sync| sync.suspended));
         if let Some((entry, _)) = suspended {
+            return Some(HoldReason::SyncSuspended { entry: entry.clone() });
+        }
+        if let Some(entry) = self
+            .facts
+            .removal
+            .as_ref()
+            .and_then(|removal| removal.suspended.first())
+        {
             return Some(HoldReason::SyncSuspended { entry: entry.clone() });
         }
         for (entry, found) in &self.view.entries {

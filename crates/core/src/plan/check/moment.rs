@@ -112,7 +112,7 @@ impl<'a> Moment<'a> {
     /// Checks that every decision is true at this time, and that no cluster waits for what is available.
     pub(super) fn decisions_are_true(&self) -> Result<(), Violation> {
         self.fleet.iter().try_for_each(|member| match member.decision {
-            Decision::Start { .. } | Decision::Retry { .. } => Ok(()),
+            Decision::Start { .. } | Decision::Retry { .. } | Decision::Remove { .. } => Ok(()),
             Decision::Done => done_is_true(member),
             _ if matches!(member.facts.state, State::Done) => Err(Violation::DoneUnnoticed {
                 cluster: member.name.to_owned(),

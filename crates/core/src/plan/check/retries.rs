@@ -75,6 +75,10 @@ impl Moment<'_> {
     }
 
     fn request<'m>(&self, member: &'m Member<'_>) -> Option<Request<'m>> {
+        // No entry of the release failed.
+        if member.facts.removal.is_some() {
+            return None;
+        }
         let stage = self
             .rules
             .stages

@@ -20,6 +20,11 @@ impl Moment<'_> {
                 }
                 self.group_may_start(member, *to)?;
             }
+            if let Decision::Remove { entries } = member.decision {
+                self.may_be_started(member)?;
+                self.loses_the_rest(member, entries)?;
+                self.group_may_start(member, AdmittedRelease::Release)?;
+            }
         }
         Ok(())
     }
@@ -69,6 +74,32 @@ impl Moment<'_> {
                 let entry = entry.clone();
                 return Err(Violation::LeavesEntryOut { cluster, entry });
             }
+        }
+        if !self.is_open(member.stage) {
+            let stage = member.stage;
+            return Err(Violation::StartsBeforeStage { cluster, stage });
+        }
+        Ok(())
+    }
+
+    /// Checks the removal of entries: exactly those that the release does not have and whose removal has not begun, once
+    /// the others are done, in an open stage.
+    fn loses_the_rest(&self, member: &Member<'_>, entries: &[String]) -> Result<(), Violation> {
+        let cluster = member.name.to_owned();
+        let Some(removal) = &member.facts.removal else {
+            return Err(Violation::RemovesTooEarly { cluster });
+        };
+        if let Some(entry) = removal.suspended.first() {
+            let entry = entry.clone();
+            return Err(Violation::StartsSuspendedSync { cluster, entry });
+        }
+        let actual: BTreeSet<&String> = entries.iter().collect();
+        let expected: BTreeSet<&String> = removal.waiting.iter().collect();
+        if actual != expected || actual.len() != entries.len() || entries.is_empty() {
+            return Err(Violation::WrongRemovedEntries {
+                cluster,
+                expected: removal.waiting.clone(),
+            });
         }
         if !self.is_open(member.stage) {
             let stage = member.stage;

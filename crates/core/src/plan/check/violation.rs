@@ -403,6 +403,34 @@ pub enum Violation {
         /// The Sync.
         sync: String,
     },
+    /// Entries are removed before those of the release are done, or none is to be removed.
+    #[error("cluster {cluster}: removes entries too early")]
+    RemovesTooEarly {
+        /// The cluster.
+        cluster: String,
+    },
+    /// Wrong entries are removed.
+    #[error("cluster {cluster}: does not remove exactly {expected:?}")]
+    WrongRemovedEntries {
+        /// The cluster.
+        cluster: String,
+        /// The right entries.
+        expected: Vec<String>,
+    },
+    /// More clusters that left lose their Syncs than there are slots.
+    #[error("{after} clusters in flight or about to leave, {bound} allowed")]
+    TooManyLeave {
+        /// Their number after the plan is executed.
+        after: usize,
+        /// The limit, or as many as before.
+        bound: usize,
+    },
+    /// A cluster that left waits for a slot that is free.
+    #[error("Sync {sync}: waits for a slot, and one is free")]
+    RemovalIdleSlot {
+        /// The Sync.
+        sync: String,
+    },
     /// A Sync that the group wants has a decision to remove it.
     #[error("Sync {sync}: decided to be removed, but the group wants it")]
     RemovesWanted {

@@ -272,15 +272,22 @@ fn leaving(cluster: &str, depends_on: &[&str]) -> LeavingSync {
     LeavingSync {
         cluster: cluster.into(),
         entry: ENTRY.into(),
-        cause: LeavingCause::ClusterUnselected { settles_at: t(0) },
+        cause: LeavingCause::ClusterUnselected {
+            settles_at: t(0),
+            stage: 0,
+            windows: Vec::new(),
+        },
         policy: DeletionPolicy::Orphan,
         depends_on: depends_on.iter().map(|name| (*name).to_owned()).collect(),
+        removing_since: None,
+        suspended: false,
     }
 }
 
 #[test]
 fn syncs_that_are_not_wanted_are_removed_after_the_admissions_dependents_first() {
     let mut case = rolling("r1", &[("c1", healthy("r0"))]);
+    case.strategy = strategy(serde_json::json!({"maxConcurrency": 2}));
     for (name, depends_on) in [("a", &[][..]), ("b", &["a"]), ("c", &["b"])] {
         case.observed
             .leaving

@@ -67,9 +67,15 @@ fn no_sync_is_removed_while_the_current_release_is_lost() {
         LeavingSync {
             cluster: "gone".into(),
             entry: ENTRY.into(),
-            cause: LeavingCause::ClusterUnselected { settles_at: t(-5) },
+            cause: LeavingCause::ClusterUnselected {
+                settles_at: t(-5),
+                stage: 0,
+                windows: Vec::new(),
+            },
             policy: DeletionPolicy::Delete,
             depends_on: BTreeSet::new(),
+            removing_since: None,
+            suspended: false,
         },
     );
     assert_eq!(writes(&case.step()), ["evaluate gates", "write status"]);

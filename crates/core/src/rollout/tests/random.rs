@@ -116,9 +116,13 @@ fn fake() -> impl Strategy<Value = Fake> {
             entry: ENTRY.into(),
             cause: LeavingCause::ClusterUnselected {
                 settles_at: t(settles_at),
+                stage: 0,
+                windows: Vec::new(),
             },
             policy: DeletionPolicy::Delete,
             depends_on: BTreeSet::new(),
+            removing_since: None,
+            suspended: false,
         });
         Fake {
             clusters: named.map(|(name, cluster)| (name.to_owned(), cluster)).collect(),

@@ -94,10 +94,9 @@ fn reach() -> impl Strategy<Value = Reach> {
 
 pub(super) fn cluster(stages: usize) -> impl Strategy<Value = ClusterView> {
     let entries = btree_map(select(&["app", "base", "crds"][..]), entry(), 1..4);
-    let windows = prop_oneof![1 => Just(vec![]), 1 => subsequence(vec![0, 1], 1..=2)];
     // A cluster without any Sync.
     let is_new = prop::bool::weighted(0.1);
-    (any::<u64>(), reach(), 0..stages, windows, entries, is_new).prop_map(
+    (any::<u64>(), reach(), 0..stages, windows(), entries, is_new).prop_map(
         |(uid, reach, stage, windows, entries, is_new)| ClusterView {
             uid: uid.to_string(),
             reach,
@@ -114,4 +113,9 @@ pub(super) fn cluster(stages: usize) -> impl Strategy<Value = ClusterView> {
                 .collect(),
         },
     )
+}
+
+/// The windows that apply to a cluster, by their indexes.
+pub(super) fn windows() -> impl Strategy<Value = Vec<usize>> {
+    prop_oneof![1 => Just(vec![]), 1 => subsequence(vec![0, 1], 1..=2)]
 }

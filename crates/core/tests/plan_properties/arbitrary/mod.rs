@@ -270,24 +270,45 @@ fn retries(stages: Vec<String>) -> impl Strategy<Value = Vec<Retry>> {
 }
 
 /// Syncs that the group no longer wants: of clusters that are not selected, and of entries that no release has.
-fn leaving() -> impl Strategy<Value = BTreeMap<String, LeavingSync>> {
-    let unselected = (0_i64..1200).prop_map(|at| {
-        let settles_at = t(at);
-        ("gone".to_owned(), LeavingCause::ClusterUnselected { settles_at })
-    });
+fn leaving(stages: usize) -> impl Strategy<Value = BTreeMap<String, LeavingSync>> {
+    let cluster = (0..4_u8).prop_map(|n| format!("gone-{n}"));
+    let unselected =
+        (cluster, 0_i64..1200, 0..stages, fleet::windows()).prop_map(|(cluster, at, stage, windows)| {
+            let settles_at = t(at);
+            let cause = LeavingCause::ClusterUnselected {
+                settles_at,
+                stage,
+                windows,
+            };
+            (cluster, cause)
+        });
     let removed = (0..6_u8).prop_map(|n| (format!("c{n:02}"), LeavingCause::EntryRemoved));
-    let sync = prop_oneof![unselected, removed].prop_map(|(cluster, cause)| LeavingSync {
+    let since = weighted(0.3, 0_i64..1200);
+    let policy = prop_oneof![3 => Just(DeletionPolicy::Delete), 1 => Just(DeletionPolicy::Orphan)];
+    let sync = (
+        prop_oneof![unselected, removed],
+        policy,
+        since,
+        weighted(0.1, Just(())),
+    );
+    let sync = sync.prop_map(|((cluster, cause), policy, since, suspended)| LeavingSync {
         cluster,
-        entry: "removed".to_owned(),
+        entry: String::new(),
         cause,
-        policy: DeletionPolicy::Delete,
+        policy,
         depends_on: BTreeSet::new(),
+        removing_since: since.map(t),
+        suspended: suspended.is_some(),
     });
     prop_oneof![
         2 => Just(BTreeMap::new()),
-        1 => prop::collection::vec(sync, 1..4).prop_map(|syncs| {
+        1 => prop::collection::vec(sync, 1..8).prop_map(|syncs| {
             let named = syncs.into_iter().enumerate();
-            named.map(|(n, sync)| (format!("shop-removed-{n}"), sync)).collect()
+            let of_its_own = |(n, sync): (usize, LeavingSync)| {
+                let entry = format!("removed-{n}");
+                (format!("shop-{entry}"), LeavingSync { entry, ..sync })
+            };
+            named.map(of_its_own).collect()
         }),
     ]
 }
@@ -322,7 +343,8 @@ pub(crate) fn input() -> impl Strategy<Value = PlanInput> {
             prop::bool::weighted(0.05),
             prop::bool::weighted(0.2),
         );
-        let clusters = vec(cluster(strategy.stages.len()), 0..40);
+        let stages = strategy.stages.len();
+        let clusters = vec(cluster(stages), 0..40);
         (
             Just(strategy),
             rollout,
@@ -330,7 +352,7 @@ pub(crate) fn input() -> impl Strategy<Value = PlanInput> {
             held,
             0i64..1500,
             clusters,
-            leaving(),
+            leaving(stages),
         )
             .prop_map(
                 |(
@@ -340,8 +362,15 @@ pub(crate) fn input() -> impl Strategy<Value = PlanInput> {
                     (suspended, membership_held, windows),
                     now,
                     mut clusters,
-                    leaving,
+                    mut leaving,
                 )| {
+                    for sync in leaving.values_mut() {
+                        if let LeavingCause::ClusterUnselected { windows: about, .. } = &mut sync.cause
+                            && !windows
+                        {
+                            about.clear();
+                        }
+                    }
                     for cluster in &mut clusters {
                         if !windows {
                             cluster.windows.clear();

@@ -12,12 +12,16 @@ fn leaving(cluster: &str, entry: &str, cause: LeavingCause) -> LeavingSync {
         cause,
         policy: DeletionPolicy::Delete,
         depends_on: BTreeSet::new(),
+        removing_since: None,
+        suspended: false,
     }
 }
 
 fn unselected(settles_at: i64) -> LeavingCause {
     LeavingCause::ClusterUnselected {
         settles_at: t(settles_at),
+        stage: 0,
+        windows: Vec::new(),
     }
 }
 
@@ -54,7 +58,7 @@ fn good() -> (PlanInput, Plan) {
     input.rollout.stages.insert(REST.into(), opened());
     let tally = Tally {
         total: 2,
-        done: 1,
+        done: 0,
         slots: Some(4),
         in_flight: 1,
         failed: 0,
@@ -66,13 +70,16 @@ fn good() -> (PlanInput, Plan) {
         deadline: Some(t(900)),
         lost: false,
     };
+    let done = Decision::Remove {
+        entries: vec!["old".into()],
+    };
     let removals = [
         ("busy-old", held(RemovalHold::ClusterNotDone, None)),
         ("done-old", RemovalDecision::Remove),
         ("gone-app", RemovalDecision::Remove),
         ("left-app", held(RemovalHold::Settling, Some(90))),
     ];
-    let decisions = [("busy".to_owned(), busy), ("done".to_owned(), Decision::Done)];
+    let decisions = [("busy".to_owned(), busy), ("done".to_owned(), done)];
     let plan = Plan {
         removals: removals
             .map(|(name, decision)| (name.to_owned(), decision))
@@ -80,6 +87,20 @@ fn good() -> (PlanInput, Plan) {
         ..plan_of(decisions.into(), tally, 90)
     };
     (input, plan)
+}
+
+/// Nothing is removed from `done`, which is done then.
+fn is_done(plan: &mut Plan) {
+    decide(plan, "done", Decision::Done);
+    plan.tally.done = 1;
+    plan.stages[0].tally.done = 1;
+}
+
+/// Whatever holds the group holds `done` and the removals of both of its entries.
+fn wait(plan: &mut Plan, reason: HoldReason, of_cluster: RemovalHold, of_entry: RemovalHold) {
+    decide(plan, "done", hold(reason));
+    remove(plan, "done-old", held(of_entry, None));
+    remove(plan, "gone-app", held(of_cluster, None));
 }
 
 #[test]
@@ -93,15 +114,54 @@ fn good_removals_pass() {
                 i.membership_held = true;
                 let held = held(RemovalHold::MembershipHeld, None);
                 p.removals.values_mut().for_each(|decision| *decision = held);
+                decide(p, "done", hold(HoldReason::MembershipHeld));
+            }),
+            ("the group is suspended", |i, p| {
+                i.suspended = true;
+                let (of_cluster, of_entry) = (RemovalHold::GroupSuspended, RemovalHold::ClusterWaits);
+                wait(p, HoldReason::GroupSuspended, of_cluster, of_entry);
+            }),
+            ("the rollout is paused", |i, p| {
+                i.operator.paused = Some(attribution());
+                let (of_cluster, of_entry) = (RemovalHold::Paused, RemovalHold::ClusterWaits);
+                wait(p, HoldReason::Paused(attribution()), of_cluster, of_entry);
+            }),
+            ("the Syncs are suspended", |i, p| {
+                sync_of(i, "done-old").suspended = true;
+                sync_of(i, "gone-app").suspended = true;
+                let reason = HoldReason::SyncSuspended { entry: "old".into() };
+                let (of_cluster, of_entry) = (RemovalHold::SyncSuspended, RemovalHold::ClusterWaits);
+                wait(p, reason, of_cluster, of_entry);
+            }),
+            ("the removals have begun", |i, p| {
+                sync_of(i, "done-old").removing_since = Some(t(30));
+                sync_of(i, "gone-app").removing_since = Some(t(30));
+                let losing = Decision::InFlight {
+                    deadline: Some(t(930)),
+                    lost: false,
+                };
+                decide(p, "done", losing);
+                for tally in [&mut p.tally, &mut p.stages[0].tally] {
+                    (tally.in_flight, tally.unavailable) = (2, 2);
+                }
+                remove(p, "done-old", RemovalDecision::Removing);
+                remove(p, "gone-app", RemovalDecision::Removing);
+            }),
+            ("no slot is left for the cluster that left", |i, p| {
+                i.strategy.limits.max_concurrency = IntOrPercent::Int(2);
+                p.tally.slots = Some(2);
+                remove(p, "gone-app", held(RemovalHold::NoSlot, None));
             }),
             ("an entry of a cluster that is not selected", |i, p| {
                 sync_of(i, "done-old").cluster = "gone".into();
                 remove(p, "done-old", held(RemovalHold::ClusterNotDone, None));
+                is_done(p);
             }),
             ("nothing leaves", |i, p| {
                 i.leaving.clear();
                 p.removals.clear();
                 p.recheck_at = Some(t(900));
+                is_done(p);
             }),
         ],
     );
@@ -138,8 +198,84 @@ fn every_sync_that_leaves_is_decided_and_no_other() {
             ),
             (
                 "of an entry that is there",
-                |i, _| sync_of(i, "done-old").entry = "app".into(),
+                |i, p| {
+                    sync_of(i, "done-old").entry = "app".into();
+                    let entries = vec!["app".into()];
+                    decide(p, "done", Decision::Remove { entries });
+                },
                 "RemovesWanted",
+            ),
+        ],
+    );
+}
+
+#[test]
+fn entries_are_removed_like_entries_are_started() {
+    refused(
+        good,
+        &[
+            ("done", |_, p| decide(p, "done", Decision::Done), "NotDone"),
+            ("suspended", |i, _| i.suspended = true, "StartsWhileSuspended"),
+            (
+                "paused",
+                |i, _| i.operator.paused = Some(attribution()),
+                "StartsWhilePaused",
+            ),
+            (
+                "aborted",
+                |i, _| i.operator.aborted = Some(attribution()),
+                "StartsWhileAborted",
+            ),
+            (
+                "skipped",
+                |i, _| {
+                    view(i, "done")
+                        .entries
+                        .get_mut("app")
+                        .unwrap()
+                        .observed
+                        .as_mut()
+                        .unwrap()
+                        .release = OLD.into();
+                    i.operator.skipped.insert("done".into(), attribution());
+                },
+                "StartsSkipped",
+            ),
+            (
+                "unreachable",
+                |i, _| view(i, "done").reach = unreachable(),
+                "StartsUnready",
+            ),
+            (
+                "its Sync is suspended",
+                |i, _| sync_of(i, "done-old").suspended = true,
+                "StartsSuspendedSync",
+            ),
+            (
+                "the others are in progress",
+                |_, p| {
+                    let entries = vec!["old".into()];
+                    decide(p, "busy", Decision::Remove { entries });
+                },
+                "RemovesTooEarly",
+            ),
+            (
+                "another entry",
+                |_, p| {
+                    let entries = vec!["other".into()];
+                    decide(p, "done", Decision::Remove { entries });
+                },
+                "WrongRemovedEntries",
+            ),
+            (
+                "begun before",
+                |i, _| sync_of(i, "done-old").removing_since = Some(t(30)),
+                "WrongRemovedEntries",
+            ),
+            (
+                "idle",
+                |_, p| decide(p, "done", hold(HoldReason::NoSlot)),
+                "IdleSlot",
             ),
         ],
     );
@@ -154,6 +290,7 @@ fn a_sync_is_removed_when_no_reason_holds_it_and_not_before() {
                 "too many clusters left",
                 |i, p| {
                     i.membership_held = true;
+                    decide(p, "done", hold(HoldReason::MembershipHeld));
                     remove(p, "busy-old", held(RemovalHold::MembershipHeld, None));
                 },
                 "WrongRemoval",
@@ -179,12 +316,53 @@ fn a_sync_is_removed_when_no_reason_holds_it_and_not_before() {
                 "WrongRemoval",
             ),
             (
+                "a suspended Sync",
+                |i, _| sync_of(i, "gone-app").suspended = true,
+                "WrongRemoval",
+            ),
+            (
+                "in a suspended group",
+                |i, p| {
+                    i.suspended = true;
+                    decide(p, "done", hold(HoldReason::GroupSuspended));
+                    remove(p, "done-old", held(RemovalHold::ClusterWaits, None));
+                },
+                "WrongRemoval",
+            ),
+            (
+                "in a paused rollout",
+                |i, p| {
+                    i.operator.paused = Some(attribution());
+                    decide(p, "done", hold(HoldReason::Paused(attribution())));
+                    remove(p, "done-old", held(RemovalHold::ClusterWaits, None));
+                },
+                "WrongRemoval",
+            ),
+            (
+                "begun before",
+                |i, _| sync_of(i, "gone-app").removing_since = Some(t(30)),
+                "WrongRemoval",
+            ),
+            (
+                "no slot",
+                |i, p| {
+                    i.strategy.limits.max_concurrency = IntOrPercent::Int(2);
+                    p.tally.slots = Some(2);
+                },
+                "TooManyLeave",
+            ),
+            (
+                "a slot",
+                |_, p| remove(p, "gone-app", held(RemovalHold::NoSlot, None)),
+                "RemovalIdleSlot",
+            ),
+            (
                 "its cluster is not done",
                 |_, p| remove(p, "busy-old", RemovalDecision::Remove),
                 "WrongRemoval",
             ),
             (
-                "its cluster is done",
+                "its cluster loses it",
                 |_, p| remove(p, "done-old", held(RemovalHold::ClusterNotDone, None)),
                 "WrongRemoval",
             ),

@@ -1,0 +1,133 @@
+//! Removals as parts of a rollout: entries that left a group, and clusters that left its selection.
+
+use anyhow::Result;
+use serde_json::{Value, json};
+use starling_api::{RolloutPhase, SyncGroup, SyncGroupStatus, SyncResource};
+use starling_testkit::fleet::TIMEOUT;
+use starling_testkit::wait;
+
+use crate::operator_actions::say;
+use crate::world::{Scene, all, blocked_by, config_map, shared_scene};
+
+const CLUSTERS: [&str; 3] = ["m1", "m2", "m3"];
+
+/// The entries `app` and, if wanted, `tools`, whose objects are deleted with it.
+fn entries(scene: &Scene, with_tools: bool) -> Value {
+    let entry = |name: &str| {
+        json!({"name": name, "sourceRef": {"name": scene.name}, "path": format!("./{name}"),
+            "deletionPolicy": "Delete", "retryInterval": "1s"})
+    };
+    let mut entries = vec![entry("app")];
+    entries.extend(with_tools.then(|| entry("tools")));
+    json!(entries)
+}
+
+/// Rolls out the map `settings` of the entry `app` and the map `tool` of the entry `tools`, with `m1` as the canary,
+/// whose stage waits for an approval.
+async fn roll_out(scene: &Scene) -> Result<()> {
+    let tool = config_map(&scene.own("tool"), "one");
+    let settings = config_map(&scene.own("settings"), "one");
+    let files = [
+        ("tools/tool.yaml", tool.as_str()),
+        ("app/settings.yaml", settings.as_str()),
+    ];
+    let commit = scene.repo.commit(&files, "two entries")?;
+    scene.follow_main().await?;
+    scene.select(&CLUSTERS).await?;
+    scene.label("m1", &scene.own("stage"), Some("canary")).await?;
+    let canary = json!({"name": "canary", "afterStageTasks": [{"type": "Approval"}],
+        "clusterSelector": {"matchLabels": {scene.own("stage"): "canary"}}});
+    let spec = json!({"clusterSelector": scene.selector(), "syncs": entries(scene, true),
+        "rolloutStrategy": {"maxConcurrency": 1, "stages": [canary]}});
+    scene.fleet().put_group(scene.name, spec).await?;
+    scene.status("the canary waits", is_waiting).await?;
+    say(scene, &["approve", scene.name, "--reason", "the first release"]).await?;
+    scene.succeeded(&commit).await?;
+    assert_eq!(scene.values(&CLUSTERS, "tool").await?, all("one", 3));
+    Ok(())
+}
+
+fn is_waiting(status: &SyncGroupStatus) -> bool {
+    blocked_by(status).contains("AwaitingApproval")
+}
+
+async fn generation(scene: &Scene) -> Result<Option<i64>> {
+    let group: SyncGroup = scene.fleet().get(scene.name).await?;
+    Ok(group.metadata.generation)
+}
+
+#[test]
+fn a_removed_entry_is_rolled_out_like_a_commit() -> Result<()> {
+    shared_scene("unentered", async |scene| {
+        roll_out(scene).await?;
+        let patch = json!({"spec": {"suspend": true, "syncs": entries(scene, false)}});
+        scene.fleet().patch::<SyncGroup>(scene.name, patch).await?;
+        let generation = generation(scene).await?;
+        let held = |status: &SyncGroupStatus| {
+            status.observed_generation == generation && blocked_by(status).contains("Suspended")
+        };
+        scene.status("the group is suspended", held).await?;
+        assert_eq!(scene.values(&CLUSTERS, "tool").await?, all("one", 3));
+
+        let resume = json!({"spec": {"suspend": false}});
+        scene.fleet().patch::<SyncGroup>(scene.name, resume).await?;
+        scene.until_value("m1", "tool", None).await?;
+        let status = scene.status("the canary waits", is_waiting).await?;
+        assert_eq!(
+            (status.clusters.updated, status.clusters.pending),
+            (1, 2),
+            "{status:#?}"
+        );
+        assert_eq!(scene.values(&CLUSTERS[1..], "tool").await?, all("one", 2));
+
+        say(scene, &["approve", scene.name, "--reason", "nobody misses it"]).await?;
+        let succeeded = |status: &SyncGroupStatus| {
+            let phase = status.rollout.as_ref().map(|rollout| rollout.phase);
+            phase == Some(RolloutPhase::Succeeded) && status.clusters.updated == 3
+        };
+        scene.status("the entry is gone", succeeded).await?;
+        assert_eq!(scene.values(&CLUSTERS, "tool").await?, vec![None; 3]);
+        assert_eq!(scene.values(&CLUSTERS, "settings").await?, all("one", 3));
+        Ok(())
+    })
+}
+
+/// Waits until `starling why` says so of the Sync of `m3`.
+async fn why_names(scene: &Scene, reason: &str) -> Result<()> {
+    let sync = scene.sync_name("m3");
+    wait::until(TIMEOUT, format!("why names {sync}: {reason}"), async || {
+        let text = say(scene, &["why", scene.name]).await;
+        let text = text.map_err(|error| format!("{error:#}"))?;
+        let mut lines = text.lines();
+        let found = lines.any(|line| line.contains(reason) && line.contains(&sync));
+        found.then_some(()).ok_or(text)
+    })
+    .await?;
+    Ok(())
+}
+
+/// A cluster that leaves loses its Syncs in its turn: not while the rollout is paused, and not before its stage.
+#[test]
+fn a_cluster_that_leaves_waits_for_its_stage_and_for_a_paused_rollout() -> Result<()> {
+    shared_scene("unpaused", async |scene| {
+        roll_out(scene).await?;
+        let settings = config_map(&scene.own("settings"), "two");
+        scene
+            .repo
+            .commit(&[("app/settings.yaml", &settings)], "a change")?;
+        scene.status("the canary waits", is_waiting).await?;
+        say(scene, &["pause", scene.name, "--reason", "maintenance"]).await?;
+        let patch = json!({"spec": {"whenUnselected": "Delete"}});
+        scene.fleet().patch::<SyncGroup>(scene.name, patch).await?;
+        scene.label("m3", scene.name, None).await?;
+        why_names(scene, "the rollout is paused").await?;
+        say(scene, &["resume", scene.name, "--reason", "done"]).await?;
+        why_names(scene, "wait for the stage").await?;
+        let sync: SyncResource = scene.fleet().get(&scene.sync_name("m3")).await?;
+        assert_eq!(sync.metadata.deletion_timestamp, None);
+        assert_eq!(scene.value("m3", "tool").await?.as_deref(), Some("one"));
+        say(scene, &["approve", scene.name, "--reason", "fine"]).await?;
+        scene.until_value("m3", "tool", None).await?;
+        scene.until_value("m3", "settings", None).await
+    })
+}
