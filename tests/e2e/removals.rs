@@ -1,10 +1,13 @@
 //! Removals as parts of a rollout: entries that left a group, and clusters that left its selection.
 
 use anyhow::Result;
+use http::{Method, StatusCode};
+use kube::api::DeleteParams;
 use serde_json::{Value, json};
+use starling_api::conditions::{self, READY};
 use starling_api::{RolloutPhase, SyncGroup, SyncGroupStatus, SyncResource};
 use starling_testkit::fleet::TIMEOUT;
-use starling_testkit::wait;
+use starling_testkit::{Fault, Match, wait};
 
 use crate::operator_actions::say;
 use crate::world::{Scene, all, blocked_by, config_map, shared_scene};
@@ -129,5 +132,43 @@ fn a_cluster_that_leaves_waits_for_its_stage_and_for_a_paused_rollout() -> Resul
         say(scene, &["approve", scene.name, "--reason", "fine"]).await?;
         scene.until_value("m3", "tool", None).await?;
         scene.until_value("m3", "settings", None).await
+    })
+}
+
+/// A suspended group that is deleted waits, and its clusters then go in the order of its stages.
+#[test]
+fn a_suspended_group_that_is_deleted_deletes_nothing_until_it_is_resumed() -> Result<()> {
+    shared_scene("suspended-end", async |scene| {
+        roll_out(scene).await?;
+        let patch = json!({"spec": {"suspend": true, "deletionPolicy": "Delete"}});
+        scene.fleet().patch::<SyncGroup>(scene.name, patch).await?;
+        let groups = scene.fleet().api::<SyncGroup>();
+        groups.delete(scene.name, &DeleteParams::default()).await?;
+        let is_held = |status: &SyncGroupStatus| {
+            let ready = conditions::find(&status.conditions, READY);
+            ready.is_some_and(|ready| ready.message.contains("the group is suspended"))
+        };
+        scene.status("the deletion waits", is_held).await?;
+        assert_eq!(scene.values(&CLUSTERS, "tool").await?, all("one", 3));
+        // The canary does not go, and the clusters behind it stay.
+        let canary = scene.proxy("m1")?;
+        let stuck = canary.on(
+            Match::method(http::Method::DELETE),
+            Fault::status(StatusCode::SERVICE_UNAVAILABLE),
+        );
+        let resume = json!({"spec": {"suspend": false}});
+        scene.fleet().patch::<SyncGroup>(scene.name, resume).await?;
+        let waits_for_canary = |status: &SyncGroupStatus| {
+            let ready = conditions::find(&status.conditions, READY);
+            ready.is_some_and(|ready| ready.message.contains("wait for the stages"))
+        };
+        scene.status("the canary goes first", waits_for_canary).await?;
+        assert_eq!(scene.values(&CLUSTERS[1..], "tool").await?, all("one", 2));
+        canary.remove(&stuck);
+        for cluster in CLUSTERS {
+            scene.until_value(cluster, "tool", None).await?;
+            scene.until_value(cluster, "settings", None).await?;
+        }
+        Ok(())
     })
 }

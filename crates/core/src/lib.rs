@@ -14,6 +14,7 @@ pub mod fields;
 pub mod finalize;
 pub mod fingerprint;
 pub mod gate;
+pub mod group_deletion;
 pub mod health;
 pub mod ignore;
 pub mod inventory;

@@ -68,7 +68,7 @@ pub struct ReadStrategy {
 }
 
 /// The stage and the windows of a cluster.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Place {
     /// The stage, as an index into [`Strategy::stages`].
     pub stage: usize,

@@ -7,12 +7,18 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use jiff::Timestamp;
 use kube::ResourceExt;
 use starling_api::conditions::{self, READY};
-use starling_api::{DeletionPolicy, FINALIZER, SyncGroup, SyncResource};
+use starling_api::{DeletionPolicy, FINALIZER, IntOrPercent, RolloutStrategy, SyncGroup, SyncResource};
 use starling_core::finalize::{ParentDeletion, dependents_first};
+use starling_core::group_deletion::{
+    DeletedCluster, DeletedGroup, DeletionWait, NextDeletions, next_deletions,
+};
+use starling_core::plan::{Reach, ReadStrategy};
 
 use super::super::ReconcileError;
+use super::super::cluster::reach;
 use super::super::parent_deletion::parent_deletion;
 use super::super::sync::depends_on;
 use super::observe::{self, GroupBlocked};
@@ -94,27 +100,74 @@ pub(super) async fn finalize(
         context.events.normal(&*group, "Deleted", note).await;
         return release(context, &group).await;
     }
-    let failed = delete_syncs(context, &group, &syncs).await?;
+    let next = next(context, &group, &syncs);
+    let failed = delete_syncs(context, &group, &syncs, &next.clusters).await?;
     let left = observe::syncs(context, &key);
-    report_waiting(context, group, "Deleting", remaining(&left)).await?;
+    let message = remaining(&left) + &waits_for(&group, next.waits_for);
+    report_waiting(context, group, "Deleting", message).await?;
     // The deletion of each Sync enqueues the group, including the last one.
     Ok(if failed || left.is_empty() {
         Next::Retry(waits::GROUP_DELETION_RETRY)
     } else {
-        Next::OnEvent
+        let recheck = next.recheck_at.map(|at| Next::at(at, context.clock.now()));
+        recheck.unwrap_or(Next::OnEvent)
     })
 }
 
-/// Deletes the remaining Syncs with the policy of the group. Returns whether the deletion of some failed.
+/// Returns the clusters whose Syncs are deleted next. With an invalid strategy, one cluster at a time is.
+fn next(context: GroupContext<'_>, group: &SyncGroup, syncs: &GroupSyncs) -> NextDeletions {
+    let spec = &group.spec;
+    let strategy = ReadStrategy::new(&spec.rollout_strategy).or_else(|_| {
+        ReadStrategy::new(&RolloutStrategy {
+            max_concurrency: IntOrPercent::Int(1),
+            ..RolloutStrategy::default()
+        })
+    });
+    let Ok(strategy) = strategy else {
+        return NextDeletions::default();
+    };
+    let namespace = group.namespace().unwrap_or_default();
+    let cluster = |(name, _): (&str, _)| {
+        let found = context.objects.clusters.get(&ObjectKey::new(&namespace, name));
+        let place = found.as_ref().map(|cluster| strategy.place(cluster.labels()));
+        let place = place.unwrap_or_default();
+        let cluster = DeletedCluster {
+            stage: place.stage,
+            windows: place.windows,
+            reachable: found.is_some_and(|cluster| reach(&cluster) == Reach::Ready),
+            remaining: syncs
+                .on(name)
+                .any(|sync| sync.metadata.deletion_timestamp.is_none()),
+            deleting_since: syncs.on(name).filter_map(|sync| deletion_time(sync)).max(),
+        };
+        (name.to_owned(), cluster)
+    };
+    next_deletions(&DeletedGroup {
+        now: context.clock.now(),
+        policy: spec.deletion_policy,
+        suspended: spec.suspend,
+        strategy: &strategy.strategy,
+        clusters: syncs.clusters().map(cluster).collect(),
+    })
+}
+
+fn deletion_time(sync: &SyncResource) -> Option<Timestamp> {
+    sync.metadata.deletion_timestamp.as_ref().map(|time| time.0)
+}
+
+/// Deletes the remaining Syncs of these clusters with the policy of the group. Returns whether the deletion of some
+/// failed.
 async fn delete_syncs(
     context: GroupContext<'_>,
     object: &SyncGroup,
     syncs: &GroupSyncs,
+    clusters: &[String],
 ) -> Result<bool, ReconcileError> {
     let policy = object.spec.deletion_policy;
     let staying: BTreeMap<String, &Arc<SyncResource>> = syncs
         .values()
         .filter(|sync| sync.metadata.deletion_timestamp.is_none())
+        .filter(|sync| clusters.binary_search(&sync.spec.cluster_ref.name).is_ok())
         .map(|sync| (sync.name_any(), sync))
         .collect();
     let order = dependents_first(
@@ -145,6 +198,25 @@ fn remaining(left: &GroupSyncs) -> String {
         left.values().count(),
         first.unwrap_or_default()
     )
+}
+
+/// Returns what the next cluster waits for, as a part of a message.
+fn waits_for(group: &SyncGroup, wait: Option<DeletionWait>) -> String {
+    match wait {
+        None => String::new(),
+        Some(DeletionWait::Suspended) => {
+            "; the group is suspended: to continue, set spec.suspend to false".to_owned()
+        }
+        Some(DeletionWait::Stage(stage)) => {
+            let named = group.spec.rollout_strategy.stages.get(stage);
+            match named {
+                Some(stage) => format!("; stage {} waits for the stages before it", stage.name),
+                None => "; clusters without a stage wait for the stages".to_owned(),
+            }
+        }
+        Some(DeletionWait::Window) => "; clusters wait for a window".to_owned(),
+        Some(DeletionWait::Slot) => "; clusters wait for a slot (maxConcurrency)".to_owned(),
+    }
 }
 
 async fn report_waiting(

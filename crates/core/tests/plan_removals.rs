@@ -1,0 +1,236 @@
+//! Removals in turn: a removed entry leaves the clusters like a release reaches them, and clusters that left lose their
+//! objects one after the other.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use starling_api::{DeletionPolicy, RolloutStrategy};
+use starling_core::plan::check::check;
+use starling_core::plan::{
+    Attribution, ClusterView, Decision, Direction, EntryView, FailureReason, HoldReason, LeavingCause,
+    LeavingSync, ObservedSync, OperatorInput, Plan, PlanInput, Progress, Reach, ReadStrategy,
+    RemovalDecision, RemovalHold, RolloutVerdict, RolloutView, plan,
+};
+
+const NEW: &str = "new";
+
+fn t(seconds: i64) -> Timestamp {
+    Timestamp::from_second(1_800_000_000 + seconds).unwrap()
+}
+
+/// A fleet on which every entry of the release is done, and two more clusters that left.
+struct Fleet {
+    input: PlanInput,
+}
+
+impl Fleet {
+    fn new(strategy: Value) -> Self {
+        let strategy: RolloutStrategy = serde_json::from_value(strategy).unwrap();
+        let clusters = ["a", "b", "c"].map(|name| (name.to_owned(), done(name)));
+        let syncs = ["a", "b", "c"].map(|cluster| leaving(cluster, "old", LeavingCause::EntryRemoved));
+        let left = ["x", "y"].map(|cluster| {
+            let cause = LeavingCause::ClusterUnselected {
+                settles_at: t(0),
+                stage: 0,
+                windows: Vec::new(),
+            };
+            leaving(cluster, "app", cause)
+        });
+        let input = PlanInput {
+            now: t(100),
+            strategy: ReadStrategy::new(&strategy).unwrap().strategy,
+            rollout: RolloutView {
+                release: NEW.to_owned(),
+                direction: Direction::Forward,
+                started_at: t(0),
+                stages: BTreeMap::new(),
+                approvals: BTreeMap::new(),
+            },
+            operator: OperatorInput::default(),
+            suspended: false,
+            membership_held: false,
+            clusters: clusters.into(),
+            leaving: syncs.into_iter().chain(left).collect(),
+        };
+        Self { input }
+    }
+
+    fn plan(&self) -> Plan {
+        let planned = plan(&self.input);
+        assert_eq!(check(&self.input, &planned), Ok(()), "{planned:#?}");
+        planned
+    }
+
+    /// Executes a plan: what it removes is being removed from now on. Returns the names of the Syncs.
+    fn remove(&mut self) -> Vec<String> {
+        let planned = self.plan();
+        for stage in planned.stages {
+            self.input.rollout.stages.insert(stage.name, stage.record);
+        }
+        let removals = planned.removals.into_iter();
+        let removed = removals.filter(|(_, decision)| *decision == RemovalDecision::Remove);
+        let removed: Vec<String> = removed.map(|(name, _)| name).collect();
+        for name in &removed {
+            let sync = self.input.leaving.get_mut(name).unwrap();
+            sync.removing_since = Some(self.input.now);
+        }
+        removed
+    }
+
+    fn is_gone(&mut self, name: &str) {
+        self.input.leaving.remove(name).unwrap();
+    }
+
+    fn hold(&self, name: &str) -> RemovalHold {
+        match self.plan().removals[name] {
+            RemovalDecision::Hold { reason, .. } => reason,
+            other => panic!("{name}: {other:?}"),
+        }
+    }
+}
+
+fn done(name: &str) -> ClusterView {
+    let observed = ObservedSync {
+        target: Some(NEW.to_owned()),
+        release: NEW.to_owned(),
+        admitted_at: Some(t(0)),
+        progress: Progress::healthy_since(t(10)),
+        retried_for: None,
+        suspended: false,
+    };
+    let entry = EntryView {
+        wanted: Ok(NEW.to_owned()),
+        known_good: None,
+        observed: Some(observed),
+    };
+    ClusterView {
+        uid: name.to_owned(),
+        reach: Reach::Ready,
+        stage: 0,
+        windows: Vec::new(),
+        entries: [("app".to_owned(), entry)].into(),
+    }
+}
+
+fn leaving(cluster: &str, entry: &str, cause: LeavingCause) -> (String, LeavingSync) {
+    let sync = LeavingSync {
+        cluster: cluster.to_owned(),
+        entry: entry.to_owned(),
+        cause,
+        policy: DeletionPolicy::Delete,
+        depends_on: BTreeSet::new(),
+        removing_since: None,
+        suspended: false,
+    };
+    (format!("web-{entry}-{cluster}"), sync)
+}
+
+#[test]
+fn clusters_lose_an_entry_and_leave_in_slots() {
+    let mut fleet = Fleet::new(json!({"maxConcurrency": 2}));
+    assert_eq!(fleet.remove(), ["web-old-a", "web-old-b"]);
+    assert_eq!(fleet.remove(), Vec::<String>::new());
+    assert_eq!(fleet.hold("web-old-c"), RemovalHold::ClusterWaits);
+    assert_eq!(fleet.hold("web-app-x"), RemovalHold::NoSlot);
+    fleet.is_gone("web-old-a");
+    assert_eq!(fleet.remove(), ["web-old-c"]);
+    fleet.is_gone("web-old-b");
+    assert_eq!(fleet.remove(), ["web-app-x"]);
+    assert_eq!(fleet.plan().verdict, RolloutVerdict::InProgress);
+    fleet.is_gone("web-old-c");
+    assert_eq!(fleet.plan().verdict, RolloutVerdict::Succeeded);
+    assert_eq!(fleet.remove(), ["web-app-y"]);
+}
+
+#[test]
+fn nothing_is_removed_while_the_group_is_suspended_or_the_rollout_paused() {
+    let by = Attribution {
+        by: "jane".to_owned(),
+        reason: String::new(),
+        at: t(0),
+    };
+    let mut suspended = Fleet::new(json!({"maxConcurrency": 9}));
+    suspended.input.suspended = true;
+    let mut paused = Fleet::new(json!({"maxConcurrency": 9}));
+    paused.input.operator.paused = Some(by);
+    for (mut fleet, reason) in [
+        (suspended, RemovalHold::GroupSuspended),
+        (paused, RemovalHold::Paused),
+    ] {
+        assert_eq!(fleet.remove(), Vec::<String>::new(), "{reason:?}");
+        assert_eq!(fleet.hold("web-app-x"), reason);
+        // Objects that stay are not lost, but nothing is written meanwhile either.
+        let sync = fleet.input.leaving.get_mut("web-app-x").unwrap();
+        sync.policy = DeletionPolicy::Orphan;
+        assert_eq!(fleet.hold("web-app-x"), reason);
+    }
+}
+
+#[test]
+fn a_cluster_whose_objects_stay_needs_no_slot() {
+    let mut fleet = Fleet::new(json!({"maxConcurrency": 1}));
+    for name in ["web-app-x", "web-app-y"] {
+        fleet.input.leaving.get_mut(name).unwrap().policy = DeletionPolicy::Orphan;
+    }
+    assert_eq!(fleet.remove(), ["web-app-x", "web-app-y", "web-old-a"]);
+}
+
+/// Guards against a removed entry that goes everywhere at once because no target has changed.
+#[test]
+fn a_stage_that_waits_for_an_approval_keeps_the_entry_in_later_stages() {
+    let stages = json!([{"name": "canary", "clusterSelector": {},
+        "afterStageTasks": [{"type": "Approval"}]}]);
+    let mut fleet = Fleet::new(json!({"maxConcurrency": 9, "stages": stages}));
+    for name in ["b", "c"] {
+        fleet.input.clusters.get_mut(name).unwrap().stage = 1;
+    }
+    for name in ["web-app-x", "web-app-y"] {
+        if let LeavingCause::ClusterUnselected { stage, .. } =
+            &mut fleet.input.leaving.get_mut(name).unwrap().cause
+        {
+            *stage = 1;
+        }
+    }
+    assert_eq!(fleet.remove(), ["web-old-a"]);
+    fleet.is_gone("web-old-a");
+    assert_eq!(fleet.remove(), Vec::<String>::new());
+    assert_eq!(fleet.hold("web-app-x"), RemovalHold::StageNotOpen);
+    let waits = &fleet.plan().decisions["b"];
+    assert!(
+        matches!(
+            waits,
+            Decision::Hold {
+                reason: HoldReason::StageWaits { .. },
+                ..
+            }
+        ),
+        "{waits:?}"
+    );
+}
+
+#[test]
+fn a_removal_that_does_not_end_fails_its_cluster_at_the_deadline() {
+    let mut fleet = Fleet::new(json!({"maxConcurrency": 1, "maxFailures": 0, "progressDeadline": "5m"}));
+    assert_eq!(fleet.remove(), ["web-old-a"]);
+    assert_eq!(fleet.plan().recheck_at, Some(t(400)));
+    fleet.input.now = t(400);
+    let planned = fleet.plan();
+    let failed = Decision::Failed {
+        reason: FailureReason::ProgressDeadlineExceeded,
+        retry_at: None,
+    };
+    assert_eq!(planned.decisions["a"], failed);
+    assert!(
+        matches!(planned.verdict, RolloutVerdict::Stopped(_)),
+        "{planned:#?}"
+    );
+    assert_eq!(fleet.hold("web-old-b"), RemovalHold::ClusterWaits);
+    // A cluster that left does not wait for clusters that failed.
+    assert_eq!(fleet.remove(), ["web-app-x"]);
+    fleet.input.now = t(400) + Duration::from_secs(300);
+    assert_eq!(fleet.remove(), ["web-app-y"]);
+}
