@@ -153,7 +153,7 @@ fn a_suspended_group_that_is_deleted_deletes_nothing_until_it_is_resumed() -> Re
         // The canary does not go, and the clusters behind it stay.
         let canary = scene.proxy("m1")?;
         let stuck = canary.on(
-            Match::method(http::Method::DELETE),
+            Match::method(Method::DELETE),
             Fault::status(StatusCode::SERVICE_UNAVAILABLE),
         );
         let resume = json!({"spec": {"suspend": false}});
