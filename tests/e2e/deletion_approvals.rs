@@ -112,7 +112,7 @@ async fn digest(scene: &Scene) -> Result<String> {
     Ok(digests.remove(0))
 }
 
-async fn approve(scene: &Scene, annotation: &str, digest: &str) -> Result<()> {
+pub(crate) async fn approve(scene: &Scene, annotation: &str, digest: &str) -> Result<()> {
     let patch = json!({"metadata": {"annotations": {annotation: digest}}});
     scene.fleet().patch::<SyncGroup>(scene.name, patch).await?;
     Ok(())
@@ -427,7 +427,7 @@ fn t29_a_missing_path_prunes_nothing() -> Result<()> {
     })
 }
 
-async fn membership_held(scene: &Scene) -> Result<String> {
+pub(crate) async fn membership_held(scene: &Scene) -> Result<String> {
     let held = |status: &SyncGroupStatus| conditions::find(&status.conditions, MEMBERSHIP_HELD).is_some();
     let status = scene.status("held", held).await?;
     let condition = conditions::find(&status.conditions, MEMBERSHIP_HELD).context("MembershipHeld")?;

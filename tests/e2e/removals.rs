@@ -1,16 +1,19 @@
 //! Removals as parts of a rollout: entries that left a group, and clusters that left its selection.
 
+use std::time::Duration;
+
 use anyhow::Result;
 use http::{Method, StatusCode};
 use kube::api::DeleteParams;
 use serde_json::{Value, json};
 use starling_api::conditions::{self, READY};
-use starling_api::{RolloutPhase, SyncGroup, SyncGroupStatus, SyncResource};
-use starling_testkit::fleet::TIMEOUT;
+use starling_api::{APPROVE_MEMBERSHIP, RolloutPhase, SyncGroup, SyncGroupStatus, SyncResource};
+use starling_testkit::fleet::{MANAGEMENT, TIMEOUT};
 use starling_testkit::{Fault, Match, wait};
 
+use crate::deletion_approvals::{approve, membership_held};
 use crate::operator_actions::say;
-use crate::world::{Scene, all, blocked_by, config_map, shared_scene};
+use crate::world::{Scene, all, blocked_by, config_map, exclusive_scene, shared_scene};
 
 const CLUSTERS: [&str; 3] = ["m1", "m2", "m3"];
 
@@ -169,6 +172,46 @@ fn a_suspended_group_that_is_deleted_deletes_nothing_until_it_is_resumed() -> Re
             scene.until_value(cluster, "tool", None).await?;
             scene.until_value(cluster, "settings", None).await?;
         }
+        Ok(())
+    })
+}
+
+/// Labels are taken off and put back while the watch of Clusters delivers nothing: the cache still lacks them when
+/// the deletion is approved, and the management cluster has them.
+#[test]
+fn clusters_that_returned_unnoticed_keep_their_objects() -> Result<()> {
+    exclusive_scene("half-open", async |scene| {
+        roll_out(scene).await?;
+        let patch = json!({"spec": {"whenUnselected": "Delete", "maxUnselected": 0}});
+        scene.fleet().patch::<SyncGroup>(scene.name, patch).await?;
+        for cluster in &CLUSTERS[1..] {
+            scene.label(cluster, scene.name, None).await?;
+        }
+        let digest = membership_held(scene).await?;
+        let hub = scene.proxy(MANAGEMENT)?;
+        let watches = Match::method(Method::GET)
+            .path_ends_with("/clusters")
+            .query_contains("watch=");
+        let silent = hub.on(watches, Fault::Latency(Duration::from_secs(600)));
+        hub.cut_connections();
+        wait::until(TIMEOUT, "the watch of Clusters is silent", async || {
+            silent.fired() > 0
+        })
+        .await?;
+        scene.select(&CLUSTERS[1..]).await?;
+        let reads = || hub.count(&Method::GET, "/clusters/m2");
+        let before = reads();
+        approve(scene, APPROVE_MEMBERSHIP, &digest).await?;
+        wait::until(TIMEOUT, "the Cluster is read", async || reads() > before).await?;
+        let sync: SyncResource = scene.fleet().get(&scene.sync_name("m2")).await?;
+        hub.remove(&silent);
+        hub.cut_connections();
+        let is_back = |status: &SyncGroupStatus| status.clusters.total == 3 && status.clusters.updated == 3;
+        scene.status("the clusters are back", is_back).await?;
+        let now: SyncResource = scene.fleet().get(&scene.sync_name("m2")).await?;
+        assert_eq!(now.metadata.uid, sync.metadata.uid);
+        assert_eq!(now.metadata.deletion_timestamp, None);
+        assert_eq!(scene.values(&CLUSTERS, "tool").await?, all("one", 3));
         Ok(())
     })
 }

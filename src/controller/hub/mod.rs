@@ -207,10 +207,26 @@ impl Hub {
     /// # Errors
     /// [`HubError`]; a conflict if another object has the name.
     pub async fn delete<K: Kind>(&self, object: &K) -> Result<Option<K>, HubError> {
+        self.delete_if(object, None).await
+    }
+
+    /// The same, if the object is also unchanged since it was observed.
+    ///
+    /// # Errors
+    /// [`HubError`]; a conflict if another object has the name, or the object has changed.
+    pub async fn delete_unchanged<K: Kind>(&self, object: &K) -> Result<Option<K>, HubError> {
+        self.delete_if(object, object.resource_version()).await
+    }
+
+    async fn delete_if<K: Kind>(
+        &self,
+        object: &K,
+        resource_version: Option<String>,
+    ) -> Result<Option<K>, HubError> {
         let params = DeleteParams {
             preconditions: Some(Preconditions {
                 uid: object.uid(),
-                resource_version: None,
+                resource_version,
             }),
             ..DeleteParams::background()
         };

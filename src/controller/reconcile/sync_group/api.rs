@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use kube::ResourceExt;
-use starling_api::{Cluster, DeletionPolicy, SyncGroupStatus, SyncResource};
+use kube::core::SelectorExt;
+use starling_api::{Cluster, DeletionPolicy, SyncGroup, SyncGroupStatus, SyncResource};
+use starling_core::expand;
 use starling_core::plan::LeavingCause;
 use starling_core::rollout::{
     Admission, AdmissionRef, Decided, OpenGate, ReleaseSnapshot, Removal, StatusWrite,
@@ -89,16 +91,28 @@ impl GroupApi for HubOf<'_> {
         Ok(written.into_iter().all(|written| written))
     }
 
-    /// Returns whether the removal is confirmed. The cache may lack the Cluster because of an incomplete list.
+    /// Returns whether the removal is confirmed by what the management cluster has now. The caches may be incomplete, or
+    /// old because a watch delivers nothing.
     async fn confirm_removal(&mut self, removal: &Removal) -> Result<bool, HubError> {
-        if removal.cause == LeavingCause::EntryRemoved {
-            return Ok(true);
+        let hub = self.context.hub;
+        let known = &self.group.object;
+        let Some(group) = hub.find::<SyncGroup>(&self.group.key).await? else {
+            return Ok(false);
+        };
+        let is_current = group.uid() == known.uid()
+            && group.metadata.generation == known.metadata.generation
+            && group.metadata.deletion_timestamp.is_none();
+        if !is_current || removal.cause == LeavingCause::EntryRemoved {
+            return Ok(is_current);
         }
         let key = ObjectKey::new(&self.group.key.namespace, &removal.cluster);
-        if self.context.objects.clusters.get(&key).is_some() {
+        let Some(cluster) = hub.find::<Cluster>(&key).await? else {
             return Ok(true);
-        }
-        Ok(self.context.hub.find::<Cluster>(&key).await?.is_none())
+        };
+        let is_deleted = cluster.metadata.deletion_timestamp.is_some();
+        let selects = expand::selector(&group.spec.cluster_selector)
+            .is_ok_and(|selector| selector.matches(cluster.labels()));
+        Ok(is_deleted || !selects)
     }
 
     async fn remove_sync(&mut self, removal: &Removal) -> Result<(), HubError> {

@@ -221,7 +221,7 @@ pub(super) async fn remove(
     policy: DeletionPolicy,
 ) -> Result<(), HubError> {
     let sync = set_policy(context, sync, policy).await?;
-    match context.hub.delete(&*sync).await? {
+    match context.hub.delete_unchanged(&*sync).await? {
         None => context.objects.syncs.observe_delete(&ObjectKey::of(&*sync)),
         Some(left) => {
             if let Some(change) = context.objects.syncs.observe_write(left) {
