@@ -2,14 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use http::Method;
 use starling_controlplane::free_port;
 use starling_ledger::AttemptOutcome;
 use starling_testkit::fleet::{MANAGEMENT, TIMEOUT};
-use starling_testkit::{Fault, Match, program, wait};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use starling_testkit::{Fault, Match, page, program, wait};
 
 use crate::ONE_AT_A_TIME;
 use crate::world::{CONCURRENCY, MEMBERS, World};
@@ -17,24 +15,13 @@ use crate::world::{CONCURRENCY, MEMBERS, World};
 /// The maximum duration of a stop: the grace period of the program is 20 s.
 const GRACE: Duration = Duration::from_secs(25);
 
-/// Returns the status of a health endpoint; an error if the program does not listen.
-async fn status_of(address: &str, path: &str) -> Result<u16> {
-    let mut stream = TcpStream::connect(address).await?;
-    let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
-    stream.write_all(request.as_bytes()).await?;
-    let mut response = String::new();
-    stream.read_to_string(&mut response).await?;
-    let code = response.split(' ').nth(1).context("no HTTP answer")?;
-    Ok(code.parse()?)
-}
-
 async fn until_status(address: &str, path: &str, code: u16) -> Result<()> {
     wait::until(
         TIMEOUT,
         format!("{path} answers {code}"),
-        async || match status_of(address, path).await {
-            Ok(found) if found == code => Ok(()),
-            Ok(found) => Err(format!("status {found}")),
+        async || match page::get(address, path).await {
+            Ok((found, _)) if found == code => Ok(()),
+            Ok((found, body)) => Err(format!("status {found}: {body}")),
             Err(error) => Err(format!("{error:#}")),
         },
     )

@@ -18,6 +18,7 @@ mod fault_proxy;
 pub mod fleet;
 mod git_repo;
 mod hostile;
+pub mod page;
 mod program;
 mod sops;
 pub mod wait;
