@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use clap::Args;
+use jiff::Timestamp;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use tokio::net::TcpListener;
@@ -12,8 +13,8 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use super::{hub, kube_errors};
-use crate::controller::{Controller, Settings};
-use crate::server::{self, Readiness};
+use crate::controller::{Controller, Readiness, Settings};
+use crate::server;
 
 /// Options of `controller`.
 #[derive(Debug, Args)]
@@ -71,22 +72,25 @@ pub(super) async fn run(arguments: ControllerArguments) -> anyhow::Result<()> {
         .await
         .with_context(|| format!("--listen {}", arguments.listen))?;
     let (readiness, stop) = (Readiness::default(), CancellationToken::new());
-    let serving = tokio::spawn(server::serve(listener, readiness.clone(), stop.clone()));
+    let reported = readiness.clone();
+    let reasons = move || {
+        let (now, reasons) = (Timestamp::now(), reported.reasons());
+        reasons.iter().map(|reason| reason.describe(now)).collect()
+    };
+    let serving = tokio::spawn(server::serve(listener, reasons, stop.clone()));
 
     let client = hub_client(arguments.kubeconfig).await?;
     let settings = arguments.work.settings(arguments.data_dir);
     // A signal also ends a start that waits for the management cluster.
     let controller = tokio::select! {
-        started = Controller::start(client, settings) => started?,
+        started = Controller::start(client, settings, readiness) => started?,
         _ = terminate.recv() => return Ok(()),
         _ = interrupt.recv() => return Ok(()),
     };
-    readiness.set(true);
     tokio::select! {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
     }
-    readiness.set(false);
     controller.stop().await;
     stop.cancel();
     serving.await??;

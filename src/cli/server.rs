@@ -12,7 +12,7 @@ use starling_apiserver::server::{ClusterHandle, Options, Server, ServerError};
 use super::controller::WorkArguments;
 use super::hub::{self, MANAGEMENT};
 use super::signals::StopSignals;
-use crate::controller::Controller;
+use crate::controller::{Controller, Readiness};
 
 /// Options of `server`.
 #[derive(Debug, Args)]
@@ -100,7 +100,9 @@ async fn start(
         return Ok(None);
     }
     let settings = work.settings(directory.join("controller"));
-    Ok(Some(Controller::start(hub, settings).await?))
+    Ok(Some(
+        Controller::start(hub, settings, Readiness::default()).await?,
+    ))
 }
 
 /// Listens on the given address, else on the previous one, so that kubeconfigs stay valid.

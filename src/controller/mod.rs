@@ -1,8 +1,8 @@
 //! The controller: four loops around core, and everything that they share.
 //!
 //! `run` wires, through `ports` where a simulation has another adapter. `watch` feeds the cache of each kind in
-//! `caches`. `event_handlers` adds the keys that a change affects to a `workqueue`. Workers (`work`) pass each key to
-//! its loop in `reconcile`.
+//! `caches`, and tells `readiness` whether it is up to date. `event_handlers` adds the keys that a change affects to a
+//! `workqueue`. Workers (`work`) pass each key to its loop in `reconcile`.
 
 pub mod artifacts;
 pub mod builds;
@@ -21,6 +21,7 @@ pub mod object_key;
 pub mod pins;
 pub mod ports;
 mod queues;
+mod readiness;
 pub mod reconcile;
 mod restart;
 mod run;
@@ -33,4 +34,5 @@ mod work;
 pub mod workqueue;
 
 pub use caches::cache;
+pub use readiness::{NotReady, Readiness};
 pub use run::{Controller, Settings, StartError};

@@ -141,6 +141,8 @@ port! {
         fn remove_due(keys: &'a [QueueKey]) -> ();
         /// Returns the times at which keys are due.
         fn load_queue() -> Vec<Due>;
+        /// Commits a small write, which shows whether the ledger accepts writes.
+        fn check_writable() -> ();
     }
     /// Closes the ledger.
     fn close() => ();

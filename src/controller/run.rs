@@ -4,7 +4,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use kube::Client;
+use kube::{Client, Resource};
+use starling_api::{Cluster, RolloutAction, RolloutApproval, Source, SyncGroup, SyncResource};
 use starling_git::{GitLimits, GitStore};
 use starling_ledger::{Ledger, LedgerError};
 use starling_member::Network;
@@ -27,6 +28,7 @@ use super::hub::{Hub, HubError};
 use super::pins;
 use super::ports::Ports;
 use super::queues::{Loop, Queues};
+use super::readiness::{Readiness, check_ledger};
 use super::restart;
 use super::shares::Limits;
 use super::start_rates::StartRates;
@@ -81,6 +83,7 @@ pub enum StartError {
 pub struct Controller {
     context: Arc<Context>,
     schedule: Arc<Schedule>,
+    readiness: Readiness,
     tasks: JoinSet<()>,
     workers: JoinSet<()>,
     stop: CancellationToken,
@@ -88,25 +91,38 @@ pub struct Controller {
 
 impl Controller {
     /// Opens the adapters, lists the objects of the management cluster, and starts the loops. Returns when all caches
-    /// have a complete list and the workers run.
+    /// have a complete list and the workers run. `readiness` tells at any time, also during the start, whether the
+    /// controller is ready.
     ///
     /// # Errors
     /// [`StartError`].
-    pub async fn start(client: Client, settings: Settings) -> Result<Self, StartError> {
+    pub async fn start(client: Client, settings: Settings, readiness: Readiness) -> Result<Self, StartError> {
         let ports = open(&settings).await?;
-        Self::start_on(ports, client, settings).await
+        Self::start_on(ports, client, settings, readiness).await
     }
 
     /// Starts a controller with the given adapters; see [`Self::start`].
     ///
     /// # Errors
     /// [`StartError::Hub`] and [`StartError::Ledger`].
-    pub async fn start_on(ports: Ports, client: Client, settings: Settings) -> Result<Self, StartError> {
+    pub async fn start_on(
+        ports: Ports,
+        client: Client,
+        settings: Settings,
+        readiness: Readiness,
+    ) -> Result<Self, StartError> {
         let context = Arc::new(connect(ports, client, &settings).await?);
         let stop = CancellationToken::new();
         let mut tasks = JoinSet::new();
         let resumed = Arc::new(AtomicBool::new(false));
-        follow_all(&context, settings.namespace.as_ref(), &resumed, &stop, &mut tasks);
+        let following = Following {
+            context: &context,
+            namespace: settings.namespace.as_ref(),
+            resumed: &resumed,
+            readiness: &readiness,
+            stop: &stop,
+        };
+        following.spawn_all(&mut tasks);
         context.objects.synced().await;
         // From here on, changes enqueue keys. A change between the list and this line is in the caches, which `resume`
         // reads afterwards.
@@ -122,10 +138,14 @@ impl Controller {
             }
         }
         tasks.spawn(housekeep(context.clone(), schedule.clone(), stop.clone()));
+        let ledger = context.adapters.ledger.clone();
+        tasks.spawn(check_ledger(ledger, readiness.clone(), stop.clone()));
+        readiness.started();
         tracing::info!("controller ready");
         Ok(Self {
             context,
             schedule,
+            readiness,
             tasks,
             workers,
             stop,
@@ -135,6 +155,7 @@ impl Controller {
     /// Starts no more work, waits for running attempts, and closes the ledger. An attempt that takes longer than the
     /// grace period is aborted, as a crash would do.
     pub async fn stop(mut self) {
+        self.readiness.stops();
         self.stop.cancel();
         let drained = tokio::time::timeout(waits::STOP_GRACE, async {
             while self.workers.join_next().await.is_some() {}
@@ -241,35 +262,45 @@ fn lane_rules(
     }
 }
 
-fn follow_all(
-    context: &Arc<Context>,
-    namespace: Option<&String>,
-    resumed: &Arc<AtomicBool>,
-    stop: &CancellationToken,
-    tasks: &mut JoinSet<()>,
-) {
-    macro_rules! follow_kind {
-        ($cache:ident, $handler:ident) => {{
-            let (context, resumed) = (context.clone(), resumed.clone());
-            tasks.spawn(follow(
-                context.hub.clone(),
-                namespace.cloned(),
-                context.objects.$cache.clone(),
-                move |change: Change<_>| {
-                    if resumed.load(Ordering::SeqCst) {
-                        context.event_handlers().$handler(&change, ChangedBy::Others);
-                    }
-                },
-                stop.clone(),
-            ));
-        }};
+/// What the watches of all kinds share.
+struct Following<'a> {
+    context: &'a Arc<Context>,
+    namespace: Option<&'a String>,
+    /// Whether the start has enqueued all objects.
+    resumed: &'a Arc<AtomicBool>,
+    readiness: &'a Readiness,
+    stop: &'a CancellationToken,
+}
+
+impl Following<'_> {
+    /// Starts the watch of each kind.
+    fn spawn_all(&self, tasks: &mut JoinSet<()>) {
+        macro_rules! follow_kind {
+            ($cache:ident: $kind:ty, $handler:ident) => {{
+                let (context, resumed) = (self.context.clone(), self.resumed.clone());
+                tasks.spawn(follow(
+                    context.hub.clone(),
+                    self.namespace.cloned(),
+                    context.objects.$cache.clone(),
+                    self.readiness.watch(&<$kind as Resource>::kind(&())),
+                    move |change: Change<$kind>| {
+                        if resumed.load(Ordering::SeqCst) {
+                            context
+                                .event_handlers()
+                                .$handler(&change, ChangedBy::Others);
+                        }
+                    },
+                    self.stop.clone(),
+                ));
+            }};
+        }
+        follow_kind!(sources: Source, on_source);
+        follow_kind!(clusters: Cluster, on_cluster);
+        follow_kind!(syncs: SyncResource, on_sync);
+        follow_kind!(groups: SyncGroup, on_group);
+        follow_kind!(approvals: RolloutApproval, on_approval);
+        follow_kind!(actions: RolloutAction, on_action);
     }
-    follow_kind!(sources, on_source);
-    follow_kind!(clusters, on_cluster);
-    follow_kind!(syncs, on_sync);
-    follow_kind!(groups, on_group);
-    follow_kind!(approvals, on_approval);
-    follow_kind!(actions, on_action);
 }
 
 /// Deletes the content of deleted Sources and of replaced credentials.

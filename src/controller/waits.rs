@@ -65,6 +65,20 @@ pub(super) const RECONCILE_LONGEST_RETRY: Duration = Duration::from_secs(60);
 pub(super) const HUB_TIMEOUT: Duration = Duration::from_secs(30);
 /// Timeout of the write of an event: a slow management cluster must not delay the reconcile that writes the event.
 pub(super) const EVENT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Maximum timeout of one page of a list, after lists that timed out: twice the time after which kube-apiserver itself
+/// ends a request.
+pub(super) const LIST_LONGEST_TIMEOUT: Duration = Duration::from_secs(120);
+/// Time after which the server ends a watch. kube and client-go choose some five minutes. A lost connection that
+/// nothing has reported is noticed after this time at the latest, and the cache is out of date until then; a watch that
+/// begins again costs two small requests.
+pub(super) const WATCH_TIMEOUT: Duration = Duration::from_secs(120);
+/// Time that the end of a watch may take to arrive. kube waits half as long, for a server that is not overloaded.
+pub(super) const WATCH_MARGIN: Duration = Duration::from_secs(10);
+/// Shortest duration of a watch that does not count as a failure, as in client-go.
+pub(super) const WATCH_SHORTEST: Duration = Duration::from_secs(1);
+/// Time without a watch after which the cache counts as out of date, and the controller as not ready. An API server
+/// that restarts, and that is retried up to every ten seconds, is back within it.
+pub(super) const STALE_AFTER: Duration = Duration::from_secs(60);
 /// Wait after the first failure of a watch; doubles.
 pub(super) const WATCH_RETRY: Duration = Duration::from_millis(800);
 /// Maximum wait of a watch. client-go waits three times as long, but the cache is out of date until the watch learns
@@ -88,6 +102,10 @@ pub(super) const STOP_GRACE: Duration = Duration::from_secs(20);
 /// Interval of the writes of due times to the ledger. They only save work after a restart, so that the loss of one
 /// second is acceptable.
 pub(super) const SAVE_INTERVAL: Duration = Duration::from_secs(1);
+/// Interval of the writes that show whether the ledger accepts any: one commit, besides those of the due times.
+pub(super) const LEDGER_CHECK_INTERVAL: Duration = Duration::from_secs(10);
+/// Timeout of such a write: twice the time for which SQLite waits for a lock, and a commit.
+pub(super) const LEDGER_CHECK_TIMEOUT: Duration = Duration::from_secs(15);
 /// Interval of the housekeeping.
 pub(super) const TIDY_INTERVAL: Duration = Duration::from_secs(60);
 

@@ -1,7 +1,7 @@
-//! HTTP: health. Liveness does not depend on any cluster; readiness says that the caches hold complete lists.
+//! HTTP: health. Liveness does not depend on any cluster; readiness says that the controller knows the state of the
+//! management cluster and can record its own.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use axum::Router;
 use axum::extract::State;
@@ -10,43 +10,37 @@ use axum::routing::get;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-/// Whether the controller works; shared with whoever starts and stops it.
-#[derive(Clone, Debug, Default)]
-pub struct Readiness(Arc<AtomicBool>);
-
-impl Readiness {
-    /// Says that the controller works, or no longer does.
-    pub fn set(&self, ready: bool) {
-        self.0.store(ready, Ordering::SeqCst);
-    }
-}
+/// Returns the reasons why the program is not ready, each in a line; none if it is ready.
+type Reasons = Arc<dyn Fn() -> Vec<String> + Send + Sync>;
 
 /// The routes.
-pub fn router(readiness: Readiness) -> Router {
+pub fn router(reasons: impl Fn() -> Vec<String> + Send + Sync + 'static) -> Router {
+    let reasons: Reasons = Arc::new(reasons);
     Router::new()
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(readyz))
-        .with_state(readiness)
+        .with_state(reasons)
 }
 
-async fn readyz(State(readiness): State<Readiness>) -> (StatusCode, &'static str) {
-    if readiness.0.load(Ordering::SeqCst) {
-        (StatusCode::OK, "ok\n")
-    } else {
-        (StatusCode::SERVICE_UNAVAILABLE, "the caches are not filled yet\n")
+async fn readyz(State(reasons): State<Reasons>) -> (StatusCode, String) {
+    let reasons = reasons();
+    if reasons.is_empty() {
+        return (StatusCode::OK, "ok\n".to_owned());
     }
+    let lines = reasons.iter().map(|reason| format!("{reason}\n"));
+    (StatusCode::SERVICE_UNAVAILABLE, lines.collect())
 }
 
-/// Serves until `stop`.
+/// Serves until `stop`. `reasons` returns why the program is not ready; nothing if it is.
 ///
 /// # Errors
 /// Where the listener fails.
 pub async fn serve(
     listener: TcpListener,
-    readiness: Readiness,
+    reasons: impl Fn() -> Vec<String> + Send + Sync + 'static,
     stop: CancellationToken,
 ) -> std::io::Result<()> {
-    axum::serve(listener, router(readiness))
+    axum::serve(listener, router(reasons))
         .with_graceful_shutdown(stop.cancelled_owned())
         .await
 }

@@ -22,6 +22,7 @@ mod ownership;
 mod policies;
 mod pruning;
 mod read_commands;
+mod readiness;
 mod removals;
 mod rollout;
 mod stages;

@@ -83,6 +83,7 @@ impl ports::Ledger for Port<'_> {
         fn save_due(entries: &'a [Due]) -> ();
         fn remove_due(keys: &'a [QueueKey]) -> ();
         fn load_queue() -> Vec<Due>;
+        fn check_writable() -> ();
     }
 
     fn close(&self) -> BoxFuture<'_, ()> {

@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::{Context as _, anyhow};
 use jiff::{SignedDuration, Timestamp};
 use starling::controller::ports::Ports;
-use starling::controller::{Controller, Settings};
+use starling::controller::{Controller, Readiness, Settings};
 use starling_apiserver::controllers::Health;
 use starling_apiserver::journal::Keep;
 use starling_apiserver::server::{ClusterHandle, Options, Server};
@@ -175,7 +175,7 @@ impl World {
             sops: None,
         };
         let client = net::client(HUB, &self.cluster(HUB)?.token())?;
-        Ok(Controller::start_on(ports, client, settings).await?)
+        Ok(Controller::start_on(ports, client, settings, Readiness::default()).await?)
     }
 }
 

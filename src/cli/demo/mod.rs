@@ -19,7 +19,7 @@ use starling_api::{RolloutPhase, SyncGroup};
 
 use super::hub;
 use super::signals::StopSignals;
-use crate::controller::{Controller, Settings};
+use crate::controller::{Controller, Readiness, Settings};
 use clusters::DemoClusters;
 use directory::DemoDirectory;
 use display::Display;
@@ -79,7 +79,7 @@ pub(super) async fn run(arguments: DemoArguments) -> anyhow::Result<()> {
         kustomize: clusters.kustomize.clone(),
         sops: None,
     };
-    let controller = Controller::start(hub.clone(), settings).await?;
+    let controller = Controller::start(hub.clone(), settings, Readiness::default()).await?;
 
     let groups: Api<SyncGroup> = Api::namespaced(hub, NAMESPACE);
     let outcome = tokio::select! {

@@ -12,7 +12,6 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
 use kube::core::DeserializeGuard;
 use kube::core::error_boundary::InvalidObject;
-use kube::runtime::watcher::Event;
 use tokio::sync::watch;
 
 use super::deletions::Deletions;
@@ -78,6 +77,15 @@ impl<K: ResourceExt, B: SecondaryIndex<K>> Cache<K, B> {
     }
 }
 
+/// An event of a watch.
+#[derive(Clone, Debug)]
+pub enum Event<K> {
+    /// An object was created or changed.
+    Apply(DeserializeGuard<K>),
+    /// An object was deleted; this is its last state.
+    Delete(DeserializeGuard<K>),
+}
+
 /// A change of an object.
 #[derive(Clone, Debug)]
 pub enum Change<K> {
@@ -110,53 +118,53 @@ impl<K> Change<K> {
 }
 
 impl<K: ResourceExt, B: SecondaryIndex<K>> Cache<K, B> {
-    /// Applies an event of the watch and returns the changes. An object that cannot be decoded keeps its last known
+    /// Begins a list. From now on the writes of this process are kept until the list is complete. A list that was
+    /// begun and not completed is forgotten.
+    pub fn begin_list(&self) {
+        self.write().incoming = Some(Incoming {
+            objects: BTreeMap::new(),
+            unreadable: BTreeSet::new(),
+            written: BTreeSet::new(),
+        });
+    }
+
+    /// Adds an object to the list. An object that cannot be decoded keeps its last known state.
+    pub fn receive(&self, object: DeserializeGuard<K>) {
+        self.write().receive(object);
+    }
+
+    /// Replaces the known objects with the received list, and returns the changes.
+    pub fn complete_list(&self) -> Vec<Change<K>> {
+        let changes = self.write().replace();
+        self.synced.send_replace(true);
+        changes
+    }
+
+    /// Applies an event of the watch and returns the change. An object that cannot be decoded keeps its last known
     /// state.
-    pub fn observe_event(&self, event: Event<DeserializeGuard<K>>) -> Vec<Change<K>> {
+    pub fn observe_event(&self, event: Event<K>) -> Option<Change<K>> {
         let mut state = self.write();
         match event {
-            Event::Init => {
-                state.incoming = Some(Incoming {
-                    objects: BTreeMap::new(),
-                    unreadable: BTreeSet::new(),
-                    written: BTreeSet::new(),
-                });
-                Vec::new()
-            }
-            Event::InitApply(object) => {
-                state.receive(object);
-                Vec::new()
-            }
-            Event::InitDone => {
-                let changes = state.replace();
-                drop(state);
-                self.synced.send_replace(true);
-                changes
-            }
             Event::Apply(DeserializeGuard(Ok(object))) => {
-                state.apply(object, VersionOrigin::Watch).into_iter().collect()
+                state.apply(lightened(object), VersionOrigin::Watch)
             }
             Event::Apply(DeserializeGuard(Err(invalid))) => {
                 state.edition += 1;
                 state.unreadable.insert(report_unreadable(&invalid));
-                Vec::new()
+                None
             }
-            Event::Delete(DeserializeGuard(object)) => {
-                let metadata = match &object {
-                    Ok(object) => object.meta(),
-                    Err(invalid) => &invalid.metadata,
-                };
-                state.delete(metadata).into_iter().collect()
-            }
+            Event::Delete(DeserializeGuard(Ok(object))) => state.delete(object.meta()),
+            Event::Delete(DeserializeGuard(Err(invalid))) => state.delete(&invalid.metadata),
         }
     }
 
     /// Applies the response to a write of this process. Returns `None` if a newer state is known, or if the versions of
     /// the known state and of the response have no order; then the watch delivers the written state.
     pub fn observe_write(&self, object: K) -> Option<Change<K>> {
+        let object = lightened(object);
         let mut state = self.write();
         if let Some(incoming) = &mut state.incoming {
-            incoming.written.insert(ObjectKey::of(&object));
+            incoming.written.insert(ObjectKey::of(&*object));
         }
         state.apply(object, VersionOrigin::Response)
     }
@@ -267,9 +275,8 @@ impl<K: ResourceExt, B: SecondaryIndex<K>> Cache<K, B> {
 }
 
 impl<K: ResourceExt, B: SecondaryIndex<K>> State<K, B> {
-    fn apply(&mut self, mut object: K, origin: VersionOrigin) -> Option<Change<K>> {
-        lighten(&mut object);
-        let key = ObjectKey::of(&object);
+    fn apply(&mut self, object: Arc<K>, origin: VersionOrigin) -> Option<Change<K>> {
+        let key = ObjectKey::of(&*object);
         let known = self.objects.get(&key);
         if self.deletions.cover(&key, object.meta(), origin)
             || known.is_some_and(|known| !is_newer(version(object.meta()), version(known.meta()), origin))
@@ -277,7 +284,6 @@ impl<K: ResourceExt, B: SecondaryIndex<K>> State<K, B> {
             return None;
         }
         let is_report = known.is_some_and(|old| differ_in_status_at_most(old.meta(), object.meta()));
-        let object = Arc::new(object);
         self.edition += 1;
         self.unreadable.remove(&key);
         self.objects.insert(key, object.clone());
@@ -306,9 +312,9 @@ impl<K: ResourceExt, B: SecondaryIndex<K>> State<K, B> {
             return;
         };
         match object {
-            Ok(mut object) => {
-                lighten(&mut object);
-                incoming.objects.insert(ObjectKey::of(&object), Arc::new(object));
+            Ok(object) => {
+                let object = lightened(object);
+                incoming.objects.insert(ObjectKey::of(&*object), object);
             }
             Err(invalid) => {
                 let key = report_unreadable(&invalid);
@@ -359,8 +365,9 @@ impl<K: ResourceExt, B: SecondaryIndex<K>> State<K, B> {
 }
 
 /// Removes `managedFields`: nothing reads them from a cache, and they would be the largest part of a small object.
-fn lighten<K: ResourceExt>(object: &mut K) {
+fn lightened<K: ResourceExt>(mut object: K) -> Arc<K> {
     object.meta_mut().managed_fields = None;
+    Arc::new(object)
 }
 
 /// Returns whether two states of an object differ at most in their status. `metadata.generation` changes with the spec

@@ -63,9 +63,9 @@ fn select(clusters: &Cache<Cluster>, namespace: &str, selector: &Selector) -> BT
 
 #[cfg(test)]
 mod tests {
-    use kube::runtime::watcher::Event;
     use serde_json::json;
 
+    use super::super::cache::Event;
     use super::*;
 
     fn cluster(name: &str, version: u64, tier: &str) -> Cluster {

@@ -654,6 +654,10 @@ impl ports::Ledger for MemoryLedger {
         async move { self.read(due) }.boxed()
     }
 
+    fn check_writable<'a>(&'a self) -> PortFuture<'a, ()> {
+        ready(self.check()).boxed()
+    }
+
     fn close<'a>(&'a self) -> BoxFuture<'a, ()> {
         async { self.closed.store(true, Ordering::SeqCst) }.boxed()
     }

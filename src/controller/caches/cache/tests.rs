@@ -57,17 +57,17 @@ fn version_of(cache: &Cache<ConfigMap>, name: &str) -> Option<String> {
 fn a_lagging_watch_does_not_undo_what_we_wrote() {
     let cache = Cache::default();
     assert!(cache.observe_write(object("a", 10)).is_some());
-    assert!(cache.observe_event(Event::Apply(read("a", 9))).is_empty());
-    assert!(cache.observe_event(Event::Apply(read("a", 10))).is_empty());
+    assert!(cache.observe_event(Event::Apply(read("a", 9))).is_none());
+    assert!(cache.observe_event(Event::Apply(read("a", 10))).is_none());
     assert_eq!(version_of(&cache, "a").as_deref(), Some("10"));
-    assert_eq!(cache.observe_event(Event::Apply(read("a", 11))).len(), 1);
+    assert!(cache.observe_event(Event::Apply(read("a", 11))).is_some());
 }
 
 #[test]
 fn a_late_answer_does_not_bring_back_what_was_deleted() {
     let cache = Cache::default();
     cache.observe_event(Event::Apply(read("a", 10)));
-    assert_eq!(cache.observe_event(Event::Delete(read("a", 12))).len(), 1);
+    assert!(cache.observe_event(Event::Delete(read("a", 12))).is_some());
     assert!(cache.observe_write(object("a", 11)).is_none());
     assert_eq!(version_of(&cache, "a"), None);
     assert!(cache.observe_write(object("a", 13)).is_some());
@@ -79,11 +79,11 @@ fn a_new_list_tells_what_is_gone() {
     for name in ["a", "b"] {
         cache.observe_event(Event::Apply(read(name, 5)));
     }
-    cache.observe_event(Event::Init);
-    cache.observe_event(Event::InitApply(read("b", 5)));
-    cache.observe_event(Event::InitApply(read("c", 7)));
+    cache.begin_list();
+    cache.receive(read("b", 5));
+    cache.receive(read("c", 7));
     assert!(!cache.is_synced());
-    let changes = cache.observe_event(Event::InitDone);
+    let changes = cache.complete_list();
     assert!(cache.is_synced());
     let gone: Vec<_> = changes
         .iter()
@@ -98,9 +98,9 @@ fn a_new_list_tells_what_is_gone() {
 fn what_was_written_during_a_list_stays_and_a_ghost_does_not() {
     let cache = Cache::default();
     cache.observe_write(object("ghost", 30));
-    cache.observe_event(Event::Init);
+    cache.begin_list();
     cache.observe_write(object("new", 31));
-    cache.observe_event(Event::InitDone);
+    cache.complete_list();
     assert_eq!(version_of(&cache, "ghost"), None);
     assert_eq!(version_of(&cache, "new").as_deref(), Some("31"));
 }
@@ -113,9 +113,9 @@ fn a_lagging_deletion_does_not_remove_the_object_that_was_created_since() {
     cache.observe_event(Event::Apply(read("a", 5)));
     cache.observe_delete(&ObjectKey::new("ns", "a"));
     assert!(cache.observe_write(object("a", 8)).is_some());
-    assert!(cache.observe_event(Event::Delete(read("a", 7))).is_empty());
+    assert!(cache.observe_event(Event::Delete(read("a", 7))).is_none());
     assert_eq!(version_of(&cache, "a").as_deref(), Some("8"));
-    assert_eq!(cache.observe_event(Event::Delete(read("a", 8))).len(), 1);
+    assert!(cache.observe_event(Event::Delete(read("a", 8))).is_some());
     assert_eq!(version_of(&cache, "a"), None);
 }
 
@@ -149,8 +149,8 @@ fn with_uid(version: u64, uid: &str) -> ConfigMap {
 fn a_late_answer_does_not_bring_back_what_a_list_lacks() {
     let cache = Cache::default();
     let relist = || {
-        cache.observe_event(Event::Init);
-        cache.observe_event(Event::InitDone)
+        cache.begin_list();
+        cache.complete_list()
     };
     cache.observe_event(Event::Apply(DeserializeGuard(Ok(with_uid(4, "u1")))));
     assert_eq!(relist().len(), 1);
@@ -164,12 +164,8 @@ fn a_late_answer_does_not_bring_back_what_a_list_lacks() {
         "deleted before the list"
     );
     let restored = with_uid(6, "u2");
-    assert_eq!(
-        cache
-            .observe_event(Event::Apply(DeserializeGuard(Ok(restored))))
-            .len(),
-        1
-    );
+    let event = Event::Apply(DeserializeGuard(Ok(restored)));
+    assert!(cache.observe_event(event).is_some());
 }
 
 /// Pairs of versions: numbers beyond 64 bits, and text that is not a number.
@@ -182,33 +178,30 @@ fn the_watch_is_followed_whatever_the_versions_look_like() {
     for [first, second] in UNORDERED.into_iter().chain([BEYOND_64_BITS]) {
         let guarded = |version: &str| DeserializeGuard(Ok(versioned("a", version)));
         let cache = Cache::default();
-        assert_eq!(cache.observe_event(Event::Apply(guarded(first))).len(), 1);
+        assert!(cache.observe_event(Event::Apply(guarded(first))).is_some());
         assert!(
-            cache.observe_event(Event::Apply(guarded(first))).is_empty(),
+            cache.observe_event(Event::Apply(guarded(first))).is_none(),
             "{first} again"
         );
         let changes = cache.observe_event(Event::Apply(guarded(second)));
-        assert_eq!(changes.len(), 1, "{first} {second}");
+        assert!(changes.is_some(), "{first} {second}");
         assert_eq!(version_of(&cache, "a").as_deref(), Some(second));
 
         let cache = Cache::default();
         cache.observe_event(Event::Delete(guarded(first)));
         let changes = cache.observe_event(Event::Apply(guarded(second)));
-        assert_eq!(changes.len(), 1, "created again: {first} {second}");
+        assert!(changes.is_some(), "created again: {first} {second}");
 
         let cache = Cache::default();
         cache.observe_event(Event::Apply(guarded(first)));
-        assert_eq!(cache.observe_event(Event::Delete(guarded(second))).len(), 1);
+        assert!(cache.observe_event(Event::Delete(guarded(second))).is_some());
 
         let cache = Cache::default();
         cache.observe_event(Event::Apply(guarded(first)));
-        cache.observe_event(Event::Init);
-        cache.observe_event(Event::InitApply(guarded(second)));
-        assert_eq!(
-            cache.observe_event(Event::InitDone).len(),
-            1,
-            "listed: {first} {second}"
-        );
+        cache.begin_list();
+        cache.receive(guarded(second));
+        let changes = cache.complete_list();
+        assert_eq!(changes.len(), 1, "listed: {first} {second}");
         assert_eq!(version_of(&cache, "a").as_deref(), Some(second));
     }
 }
@@ -241,10 +234,10 @@ fn an_unreadable_object_stays_as_it_was() {
     let cache = Cache::default();
     cache.observe_event(Event::Apply(read("a", 5)));
     cache.observe_event(Event::Apply(unreadable("a")));
-    cache.observe_event(Event::Init);
-    cache.observe_event(Event::InitApply(unreadable("a")));
-    cache.observe_event(Event::InitApply(unreadable("b")));
-    assert!(cache.observe_event(Event::InitDone).is_empty());
+    cache.begin_list();
+    cache.receive(unreadable("a"));
+    cache.receive(unreadable("b"));
+    assert!(cache.complete_list().is_empty());
     assert_eq!(version_of(&cache, "a").as_deref(), Some("5"));
     assert!(cache.is_unreadable(&ObjectKey::new("ns", "b")));
 }
@@ -306,11 +299,11 @@ fn t19_events_that_are_repeated_and_lists_in_between_end_in_the_same_state() {
                 Move::Deliver => {}
                 Move::Cut(back) => next = next.saturating_sub(back).max(listed),
                 Move::Relist => {
-                    cache.observe_event(Event::Init);
+                    cache.begin_list();
                     for (name, version) in &truth {
-                        cache.observe_event(Event::InitApply(read(name, *version)));
+                        cache.receive(read(name, *version));
                     }
-                    cache.observe_event(Event::InitDone);
+                    cache.complete_list();
                     (listed, next) = (history.len(), history.len());
                 }
             }

@@ -1,7 +1,7 @@
 use kube::core::DeserializeGuard;
-use kube::runtime::watcher::Event;
 use serde_json::json;
 
+use super::super::cache::Event;
 use super::*;
 
 /// Returns a Sync of group `of.0` and entry `of.1` on a cluster.
@@ -129,9 +129,9 @@ fn a_new_list_replaces_what_was_known() {
     for (name, cluster) in [("a", "c1"), ("b", "c2"), ("c", "c3")] {
         syncs.observe_event(Event::Apply(read(plain(name, 5, cluster))));
     }
-    syncs.observe_event(Event::Init);
-    syncs.observe_event(Event::InitApply(read(plain("b", 5, "c2"))));
-    syncs.observe_event(Event::InitApply(read(plain("c", 6, "c9"))));
+    syncs.begin_list();
+    syncs.receive(read(plain("b", 5, "c2")));
+    syncs.receive(read(plain("c", 6, "c9")));
     let written = plain("d", 7, "c4");
     syncs.observe_write(written);
     assert_eq!(
@@ -139,7 +139,7 @@ fn a_new_list_replaces_what_was_known() {
         ["c1/app=a@5", "c2/app=b@5", "c3/app=c@5", "c4/app=d@7"],
         "until the list is complete"
     );
-    syncs.observe_event(Event::InitDone);
+    syncs.complete_list();
     assert_eq!(listed(&syncs, "g"), ["c2/app=b@5", "c4/app=d@7", "c9/app=c@6"]);
 }
 

@@ -9,7 +9,7 @@ use kube::api::{ListParams, Patch, PatchParams};
 use kube::{Api, Client, ResourceExt};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use starling::controller::{Controller, Settings};
+use starling::controller::{Controller, Readiness, Settings};
 use starling_api::conditions::{self, READY};
 use starling_api::{Cluster, REQUESTED_AT, RolloutPhase, Source, SyncGroup, SyncResource};
 use starling_apiserver::controllers::Health;
@@ -83,7 +83,7 @@ impl World {
             kustomize: None,
             sops: None,
         };
-        self.controller = Some(Controller::start(self.hub.clone(), settings).await?);
+        self.controller = Some(Controller::start(self.hub.clone(), settings, Readiness::default()).await?);
         Ok(())
     }
 
