@@ -16,7 +16,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::artifacts::ArtifactStores;
-use super::cache::{Change, ObjectKey};
+use super::cache::ObjectKey;
 use super::caches::availability::AvailabilityCache;
 use super::caches::renders::RenderCache;
 use super::caches::sync_index::SyncCache;
@@ -33,7 +33,7 @@ use super::restart;
 use super::shares::Limits;
 use super::start_rates::StartRates;
 use super::tree_renderer::TreeRenderer;
-use super::watch::follow;
+use super::watch::{Report, follow};
 use super::work::{Schedule, Workers};
 use super::workqueue::{LaneRules, Workqueue};
 use crate::controller::waits;
@@ -283,12 +283,14 @@ impl Following<'_> {
                     self.namespace.cloned(),
                     context.objects.$cache.clone(),
                     self.readiness.watch(&<$kind as Resource>::kind(&())),
-                    move |change: Change<$kind>| {
-                        if resumed.load(Ordering::SeqCst) {
+                    move |report: Report<$kind>| match report {
+                        Report::SetBack => context.caches.forget_computed(),
+                        Report::Changed(change) if resumed.load(Ordering::SeqCst) => {
                             context
                                 .event_handlers()
                                 .$handler(&change, ChangedBy::Others);
                         }
+                        Report::Changed(_) => {}
                     },
                     self.stop.clone(),
                 ));

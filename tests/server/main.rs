@@ -4,4 +4,5 @@ mod crash;
 mod explain;
 mod refusals;
 mod restart;
+mod set_back;
 mod world;

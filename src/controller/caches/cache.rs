@@ -4,7 +4,12 @@
 //! starts from a state that is older than a write of this process, which keeps `maxConcurrency` even if the watch lags
 //! (I4). Resource versions are ordered as in KEP-5504 (`versions`). If a server has versions without an order, the
 //! cache is as new as its watch.
+//!
+//! A complete list replaces all of it, whatever the versions are: a management cluster that was restored from a backup
+//! begins again with smaller ones. Only what this process has written since the list began, and what the list has not
+//! reached, is kept until the watch delivers it (ADR 40).
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, RwLock};
 
@@ -12,6 +17,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
 use kube::core::DeserializeGuard;
 use kube::core::error_boundary::InvalidObject;
+use starling_core::resource_version;
 use tokio::sync::watch;
 
 use super::deletions::Deletions;
@@ -45,8 +51,9 @@ struct State<K, B> {
 struct Incoming<K> {
     objects: BTreeMap<ObjectKey, Arc<K>>,
     unreadable: BTreeSet<ObjectKey>,
-    /// Objects that this process wrote after the list began: they exist even if the list lacks them.
-    written: BTreeSet<ObjectKey>,
+    /// The states that this process has written since the list began. The cache may lack one that it takes for older
+    /// than the known state, because the management cluster was set back.
+    written: BTreeMap<ObjectKey, Arc<K>>,
 }
 
 impl<K: ResourceExt> Default for Cache<K> {
@@ -84,6 +91,16 @@ pub enum Event<K> {
     Apply(DeserializeGuard<K>),
     /// An object was deleted; this is its last state.
     Delete(DeserializeGuard<K>),
+}
+
+/// The effect of a complete list.
+#[derive(Debug)]
+pub struct Replaced<K> {
+    /// The changes. If the management cluster was set back, every object counts as changed: an equal version is no
+    /// proof of an equal object.
+    pub changes: Vec<Change<K>>,
+    /// The management cluster was set back: the list is older than an object that the cache knew.
+    pub was_set_back: bool,
 }
 
 /// A change of an object.
@@ -124,7 +141,7 @@ impl<K: ResourceExt, B: SecondaryIndex<K>> Cache<K, B> {
         self.write().incoming = Some(Incoming {
             objects: BTreeMap::new(),
             unreadable: BTreeSet::new(),
-            written: BTreeSet::new(),
+            written: BTreeMap::new(),
         });
     }
 
@@ -133,11 +150,11 @@ impl<K: ResourceExt, B: SecondaryIndex<K>> Cache<K, B> {
         self.write().receive(object);
     }
 
-    /// Replaces the known objects with the received list, and returns the changes.
-    pub fn complete_list(&self) -> Vec<Change<K>> {
-        let changes = self.write().replace();
+    /// Replaces the known objects with the received list; `version` is the version of the list.
+    pub fn complete_list(&self, version: &str) -> Replaced<K> {
+        let replaced = self.write().replace(version);
         self.synced.send_replace(true);
-        changes
+        replaced
     }
 
     /// Applies an event of the watch and returns the change. An object that cannot be decoded keeps its last known
@@ -163,15 +180,16 @@ impl<K: ResourceExt, B: SecondaryIndex<K>> Cache<K, B> {
     pub fn observe_write(&self, object: K) -> Option<Change<K>> {
         let object = lightened(object);
         let mut state = self.write();
-        if let Some(incoming) = &mut state.incoming {
-            incoming.written.insert(ObjectKey::of(&*object));
-        }
+        state.note_write(&object);
         state.apply(object, VersionOrigin::Response)
     }
 
     /// Applies a deletion by this process.
     pub fn observe_delete(&self, key: &ObjectKey) {
         let mut state = self.write();
+        if let Some(incoming) = &mut state.incoming {
+            incoming.written.remove(key);
+        }
         if let Some(object) = state.objects.remove(key) {
             state.edition += 1;
             state
@@ -284,6 +302,9 @@ impl<K: ResourceExt, B: SecondaryIndex<K>> State<K, B> {
             return None;
         }
         let is_report = known.is_some_and(|old| differ_in_status_at_most(old.meta(), object.meta()));
+        if origin == VersionOrigin::Watch {
+            self.deletions.forget_existing(&key, object.meta());
+        }
         self.edition += 1;
         self.unreadable.remove(&key);
         self.objects.insert(key, object.clone());
@@ -292,6 +313,20 @@ impl<K: ResourceExt, B: SecondaryIndex<K>> State<K, B> {
         } else {
             Change::Applied(object)
         })
+    }
+
+    /// Keeps a write of this process for the list that is being received.
+    fn note_write(&mut self, object: &Arc<K>) {
+        let Some(incoming) = &mut self.incoming else {
+            return;
+        };
+        let (key, new) = (ObjectKey::of(&**object), version(object.meta()));
+        let is_older = |before: &Arc<K>| !is_newer(new, version(before.meta()), VersionOrigin::Response);
+        let is_late = incoming.written.get(&key).is_some_and(is_older)
+            || self.deletions.cover(&key, object.meta(), VersionOrigin::Response);
+        if !is_late {
+            incoming.written.insert(key, object.clone());
+        }
     }
 
     fn delete(&mut self, metadata: &ObjectMeta) -> Option<Change<K>> {
@@ -326,26 +361,30 @@ impl<K: ResourceExt, B: SecondaryIndex<K>> State<K, B> {
         }
     }
 
-    /// Replaces the known objects with the received list, and keeps objects that this process wrote after the list
-    /// began.
-    fn replace(&mut self) -> Vec<Change<K>> {
-        let Some(Incoming {
-            objects,
-            unreadable,
-            written,
-        }) = self.incoming.take()
-        else {
-            return Vec::new();
+    /// Replaces the known objects with the received list.
+    fn replace(&mut self, list_version: &str) -> Replaced<K> {
+        let Some(incoming) = self.incoming.take() else {
+            return Replaced {
+                changes: Vec::new(),
+                was_set_back: false,
+            };
         };
+        let is_ahead = |known: &Arc<K>| {
+            let (key, order) = (
+                ObjectKey::of(&**known),
+                resource_version::compare(version(known.meta()), list_version),
+            );
+            order == Some(Ordering::Greater)
+                && !incoming.written.contains_key(&key)
+                && !incoming.unreadable.contains(&key)
+        };
+        let was_set_back = self.objects.values().any(is_ahead);
+        let (objects, unreadable) = incoming.complete(list_version);
         self.edition += 1;
         self.deletions.forget_versions();
         self.unreadable = unreadable;
-        let gone: Vec<ObjectKey> = self
-            .objects
-            .keys()
-            .filter(|key| !objects.contains_key(*key) && !written.contains(*key))
-            .cloned()
-            .collect();
+        let known = self.objects.keys();
+        let gone: Vec<ObjectKey> = known.filter(|key| !objects.contains_key(*key)).cloned().collect();
         let mut changes = Vec::new();
         for key in &gone {
             if let Some(object) = self.objects.remove(key) {
@@ -354,13 +393,42 @@ impl<K: ResourceExt, B: SecondaryIndex<K>> State<K, B> {
             }
         }
         for (key, object) in objects {
-            let known = self.objects.get(&key).map(|known| version(known.meta()));
-            if known.is_none_or(|known| is_newer(version(object.meta()), known, VersionOrigin::Watch)) {
+            self.deletions.forget_existing(&key, object.meta());
+            let is_known = |known: &Arc<K>| known.meta() == object.meta();
+            if was_set_back || !self.objects.get(&key).is_some_and(is_known) {
                 self.objects.insert(key, object.clone());
                 changes.push(Change::Applied(object));
             }
         }
-        changes
+        Replaced {
+            changes,
+            was_set_back,
+        }
+    }
+}
+
+impl<K: ResourceExt> Incoming<K> {
+    /// Adds the writes of this process that the list has not reached.
+    ///
+    /// A write that is not newer than the list is in the list, or was undone before it. Where versions have no order,
+    /// a write counts as newer than a list without the object, and as older than the listed state.
+    fn complete(self, list_version: &str) -> (BTreeMap<ObjectKey, Arc<K>>, BTreeSet<ObjectKey>) {
+        let Self {
+            mut objects,
+            mut unreadable,
+            written,
+        } = self;
+        for (key, object) in written {
+            let new = version(object.meta());
+            let order = resource_version::compare(new, list_version);
+            let is_reached = matches!(order, Some(Ordering::Less | Ordering::Equal));
+            let is_older = |listed: &Arc<K>| !is_newer(new, version(listed.meta()), VersionOrigin::Response);
+            if !is_reached && !objects.get(&key).is_some_and(is_older) {
+                unreadable.remove(&key);
+                objects.insert(key, object);
+            }
+        }
+        (objects, unreadable)
     }
 }
 

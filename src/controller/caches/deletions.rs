@@ -68,6 +68,14 @@ impl Deletions {
         deletion.is_some_and(|deletion| deletion.covers(metadata, origin))
     }
 
+    /// Removes the deletion of an object that exists: a management cluster that was set back has it again.
+    pub(super) fn forget_existing(&mut self, key: &ObjectKey, metadata: &ObjectMeta) {
+        let is_same = |deletion: &Deletion| deletion.uid.is_some() && deletion.uid == metadata.uid;
+        if self.by_key.get(key).is_some_and(is_same) {
+            self.by_key.remove(key);
+        }
+    }
+
     /// Clears the versions of all deletions after a complete list.
     pub(super) fn forget_versions(&mut self) {
         for deletion in self.by_key.values_mut() {

@@ -210,6 +210,22 @@ impl Caches {
         }
     }
 
+    /// Removes the values that are valid for a generation of an object, or for a stored object. After the management
+    /// cluster was set back, other objects may get the same generations, and what was stored may be gone.
+    pub(super) fn forget_computed(&self) {
+        let SourceCaches { origins, pins: _ } = &self.source;
+        let GroupCaches {
+            release_snapshots,
+            selections,
+            plan_memos,
+            ..
+        } = &self.group;
+        let computed: [&dyn PerObject; 4] = [origins, release_snapshots, selections, plan_memos];
+        for cache in computed {
+            cache.retain(&|_| false);
+        }
+    }
+
     /// Removes entries of deleted objects that were added after [`Self::forget`]: the last attempt on a member may end
     /// after its Cluster was deleted.
     pub(super) fn forget_gone(&self, objects: &ObjectCaches) {

@@ -1,17 +1,21 @@
 //! Watches: one for each kind. A watch updates the cache of its kind and reports the changes.
 //!
 //! As in client-go's reflector: list, then watch from the version of the list. Every step has a deadline, so that a
-//! request without a response, and a connection without an end, freeze no cache (ADR 40).
+//! request without a response, and a connection without an end, freeze no cache (ADR 40). A watch that ended continues
+//! from its last version only if the management cluster has reached this version. If it has not, it was set back to a
+//! backup: it would accept the watch, and send nothing until its counter has passed the version.
 
 mod error;
 mod retries;
 
+use std::cmp::Ordering;
 use std::sync::Arc;
 
 use futures::TryStreamExt as _;
 use kube::Api;
 use kube::api::{ListParams, WatchEvent, WatchParams};
 use kube::core::{DeserializeGuard, ObjectList};
+use starling_core::resource_version;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -25,6 +29,16 @@ use crate::controller::waits;
 /// Number of objects in one page of a list, as in client-go.
 const PAGE: u32 = 500;
 
+/// What a watch reports.
+#[derive(Debug)]
+pub(super) enum Report<K> {
+    /// An object changed.
+    Changed(Change<K>),
+    /// The management cluster was set back: values that were computed for a version or a generation may be of objects
+    /// that no longer exist. Comes before the changes.
+    SetBack,
+}
+
 /// Watches all objects of one kind until `stop`, in one namespace or in all.
 ///
 /// The list is a consistent read: a controller that was killed right after an admission must not start from a list
@@ -34,7 +48,7 @@ pub(super) async fn follow<K, B>(
     namespace: Option<String>,
     cache: Arc<Cache<K, B>>,
     state: WatchState,
-    on_change: impl Fn(Change<K>),
+    report: impl Fn(Report<K>),
     stop: CancellationToken,
 ) where
     K: Kind + Send + Sync + 'static,
@@ -49,7 +63,7 @@ pub(super) async fn follow<K, B>(
         objects,
         cache,
         state,
-        on_change,
+        report,
         list_timeouts: 0,
     };
     tokio::select! {
@@ -64,7 +78,7 @@ struct Watcher<K, B, R> {
     objects: Api<DeserializeGuard<K>>,
     cache: Arc<Cache<K, B>>,
     state: WatchState,
-    on_change: R,
+    report: R,
     /// Consecutive lists that got no response in time.
     list_timeouts: u32,
 }
@@ -73,7 +87,7 @@ impl<K, B, R> Watcher<K, B, R>
 where
     K: Kind + Send + Sync + 'static,
     B: SecondaryIndex<K>,
-    R: Fn(Change<K>),
+    R: Fn(Report<K>),
 {
     /// Watches forever. No error ends the watch; the backoff prevents requests in a loop while the management cluster
     /// is not available.
@@ -97,10 +111,22 @@ where
     /// continue from.
     async fn advance(&mut self, position: Option<String>) -> Result<String, Interrupted> {
         let version = match position {
-            Some(version) => version,
-            None => self.list().await?,
+            Some(version) if self.has_reached(&version).await? => version,
+            _ => self.list().await?,
         };
         self.watch(version).await
+    }
+
+    /// Returns whether the management cluster has reached a version.
+    async fn has_reached(&self, version: &str) -> Result<bool, WatchError> {
+        let one = ListParams::default().limit(1);
+        let list = within("list", waits::HUB_TIMEOUT, self.objects.list_metadata(&one)).await?;
+        let current = list_version(&list).ok_or(WatchError::NoVersion)?;
+        let has = resource_version::compare(&current, version) != Some(Ordering::Less);
+        if !has {
+            tracing::warn!(kind = %self.kind, version, current, "management cluster was set back; listing again");
+        }
+        Ok(has)
     }
 
     /// Replaces the content of the cache with a complete list, and returns the version of the list.
@@ -123,12 +149,19 @@ where
         }
         let version = version.ok_or(WatchError::NoVersion)?;
         // The first list enqueues no keys: a start enqueues all objects, spread over time. The cache counts as complete
-        // before its changes are reported, so `on_change` does not handle the start.
+        // before its changes are reported, so `report` does not handle the start.
         let is_news = self.cache.is_synced();
-        let changes = self.cache.complete_list();
+        let replaced = self.cache.complete_list(&version);
         self.state.listed();
+        if replaced.was_set_back {
+            tracing::warn!(kind = %self.kind, version, "the list is older than known objects; it replaces them");
+            (self.report)(Report::SetBack);
+        }
         if is_news {
-            changes.into_iter().for_each(&self.on_change);
+            replaced
+                .changes
+                .into_iter()
+                .for_each(|change| (self.report)(Report::Changed(change)));
         }
         Ok(version)
     }
@@ -195,7 +228,7 @@ where
         };
         let version = version.ok_or(WatchError::NoVersion)?;
         if let Some(change) = self.cache.observe_event(event) {
-            (self.on_change)(change);
+            (self.report)(Report::Changed(change));
         }
         Ok(version)
     }

@@ -37,7 +37,7 @@ struct World {
     wire: Arc<Wire>,
 }
 
-/// The connections of the clients, and whether they still carry bytes.
+/// The connections of the clients: to which server, and whether they still carry bytes.
 struct Wire {
     server: Mutex<Server>,
     /// Counts up when the connections so far fall silent: no bytes, and no end.
@@ -120,6 +120,15 @@ impl World {
         self.wire.client(&self.cluster.token())
     }
 
+    /// Continues with the state of another server. It has the same tokens, and after the same requests the same names
+    /// and UIDs, so it may be the first one at an earlier time.
+    fn set_back(&mut self, backup: &Self) {
+        self.cluster = backup.cluster.clone();
+        let server = backup.wire.server.lock().unwrap().clone();
+        *self.wire.server.lock().unwrap() = server;
+        self.cut();
+    }
+
     /// Cuts all connections.
     fn cut(&self) {
         self.wire.cut.send_modify(|count| *count += 1);
@@ -162,7 +171,13 @@ impl Following {
         let stop = CancellationToken::new();
         let report = {
             let reported = Arc::clone(&reported);
-            move |change: Change<Source>| reported.lock().unwrap().push(change.object().name_any())
+            move |report: Report<Source>| {
+                let line = match report {
+                    Report::Changed(change) => change.object().name_any(),
+                    Report::SetBack => "set back".to_owned(),
+                };
+                reported.lock().unwrap().push(line);
+            }
         };
         let readiness = Readiness::default();
         let state = readiness.watch("Source");
@@ -268,6 +283,49 @@ async fn a_watch_that_falls_silent_is_repeated() {
     hub.silence();
     hub.put("a", "release").await;
     following.knows("a", "release").await;
+    following.end().await;
+}
+
+/// Guards against a watch that continues from a version that a restored server has not reached: the server accepts it,
+/// and sends nothing until then.
+#[tokio::test(start_paused = true)]
+async fn a_server_that_was_set_back_is_listed_again() {
+    let (mut hub, backup) = (World::start().await, World::start().await);
+    for world in [&hub, &backup] {
+        world.put("a", "main").await;
+    }
+    for branch in ["one", "two", "three", "four"] {
+        hub.put("a", branch).await;
+        hub.put("lost", branch).await;
+    }
+    let following = Following::start(hub.client());
+    following.synced().await;
+    hub.set_back(&backup);
+    following.knows("a", "main").await;
+    assert_eq!(following.branch("lost"), None);
+    assert_eq!(*following.reported.lock().unwrap(), ["set back", "lost", "a"]);
+    hub.put("a", "after").await;
+    following.knows("a", "after").await;
+    following.end().await;
+}
+
+/// A server that was away may come back as it was before, and with a counter that has passed the last known version.
+#[tokio::test(start_paused = true)]
+async fn a_server_that_was_away_is_listed_again() {
+    let (mut hub, backup) = (World::start().await, World::start().await);
+    for world in [&hub, &backup] {
+        world.put("a", "main").await;
+    }
+    hub.put("a", "lost").await;
+    let following = Following::start(hub.client());
+    following.synced().await;
+    for branch in ["one", "two", "three", "four"] {
+        backup.put("b", branch).await;
+    }
+    backup.fault("list", Effect::Error(503));
+    hub.set_back(&backup);
+    following.knows("a", "main").await;
+    following.knows("b", "four").await;
     following.end().await;
 }
 

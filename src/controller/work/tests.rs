@@ -263,3 +263,38 @@ async fn what_is_gone_leaves_every_cache() {
     context.caches.forget_gone(&context.objects);
     each_has(&context, &["stays"]);
 }
+
+/// After the management cluster was set back, another edit of a group may get the generation of a lost one.
+#[tokio::test]
+async fn what_was_computed_for_a_generation_ends_when_the_management_cluster_is_set_back() {
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    let directory = tempfile::tempdir().unwrap();
+    let context = context(directory.path()).await;
+    observe(&context, "a", false);
+    fill(&context, "a");
+    let before = kept(&context);
+
+    let group = context.objects.groups.get(&ObjectKey::new("ns", "a")).unwrap();
+    let selected = |selector: Selector| {
+        let selections = &context.caches.group.selections;
+        selections.get(&context.objects.clusters, &group, &selector).len()
+    };
+    let none = || Selector::from_iter([("tier".to_owned(), "none".to_owned())]);
+    assert_eq!(
+        (selected(Selector::default()), selected(none())),
+        (1, 1),
+        "one generation"
+    );
+    context.caches.forget_computed();
+    assert_eq!(selected(none()), 0);
+
+    context.caches.forget_computed();
+    let after = kept(&context);
+    let forgotten = before
+        .iter()
+        .zip(&after)
+        .filter(|(before, after)| before != after);
+    let forgotten: Vec<Loop> = forgotten.map(|((of, _), _)| *of).collect();
+    let expected = [Loop::Source, Loop::SyncGroup, Loop::SyncGroup, Loop::SyncGroup];
+    assert_eq!(forgotten, expected, "origins, releases, selections, memos");
+}

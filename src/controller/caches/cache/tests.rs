@@ -83,7 +83,7 @@ fn a_new_list_tells_what_is_gone() {
     cache.receive(read("b", 5));
     cache.receive(read("c", 7));
     assert!(!cache.is_synced());
-    let changes = cache.complete_list();
+    let changes = cache.complete_list("7").changes;
     assert!(cache.is_synced());
     let gone: Vec<_> = changes
         .iter()
@@ -94,15 +94,174 @@ fn a_new_list_tells_what_is_gone() {
     assert_eq!(changes.len(), 2);
 }
 
-#[test]
-fn what_was_written_during_a_list_stays_and_a_ghost_does_not() {
-    let cache = Cache::default();
-    cache.observe_write(object("ghost", 30));
+/// Lists, with writes of this process in between, and returns whether the management cluster was set back.
+fn relist(
+    cache: &Cache<ConfigMap>,
+    listed: &[(&str, u64)],
+    written: &[(&str, u64)],
+    version: u64,
+) -> Replaced<ConfigMap> {
     cache.begin_list();
-    cache.observe_write(object("new", 31));
-    cache.complete_list();
-    assert_eq!(version_of(&cache, "ghost"), None);
-    assert_eq!(version_of(&cache, "new").as_deref(), Some("31"));
+    for (name, version) in listed {
+        cache.receive(read(name, *version));
+    }
+    for (name, version) in written {
+        cache.observe_write(object(name, *version));
+    }
+    cache.complete_list(&version.to_string())
+}
+
+/// Guards against a restored object that counts only after a restart: a list replaced only what was older.
+#[test]
+fn a_list_replaces_what_was_known_except_what_was_written_since_it_began() {
+    type Objects<'a> = &'a [(&'a str, u64)];
+    struct Case<'a> {
+        what: &'a str,
+        known: Objects<'a>,
+        listed: Objects<'a>,
+        written: Objects<'a>,
+        version: u64,
+        then: Objects<'a>,
+        changed: &'a [&'a str],
+        was_set_back: bool,
+    }
+    let cases = [
+        Case {
+            what: "nothing has changed",
+            known: &[("a", 5), ("b", 9)],
+            listed: &[("a", 5), ("b", 9)],
+            written: &[],
+            version: 12,
+            then: &[("a", 5), ("b", 9)],
+            changed: &[],
+            was_set_back: false,
+        },
+        Case {
+            what: "one is newer, one is gone, one is new",
+            known: &[("a", 5), ("b", 9)],
+            listed: &[("a", 10), ("c", 11)],
+            written: &[],
+            version: 12,
+            then: &[("a", 10), ("c", 11)],
+            changed: &["a", "b", "c"],
+            was_set_back: false,
+        },
+        Case {
+            what: "set back: all counts as changed, an equal version too",
+            known: &[("a", 50), ("b", 9), ("c", 51)],
+            listed: &[("a", 7), ("b", 9)],
+            written: &[],
+            version: 12,
+            then: &[("a", 7), ("b", 9)],
+            changed: &["a", "b", "c"],
+            was_set_back: true,
+        },
+        Case {
+            what: "written after the list: newer than it",
+            known: &[("a", 5)],
+            listed: &[("a", 5)],
+            written: &[("a", 13), ("new", 14)],
+            version: 12,
+            then: &[("a", 13), ("new", 14)],
+            changed: &[],
+            was_set_back: false,
+        },
+        Case {
+            what: "written before the list was read: listed, or deleted since",
+            known: &[("a", 5)],
+            listed: &[("a", 12)],
+            written: &[("a", 11), ("new", 10)],
+            version: 12,
+            then: &[("a", 12)],
+            changed: &["a", "new"],
+            was_set_back: false,
+        },
+        Case {
+            what: "set back, and written since then: the write is older than what was known",
+            known: &[("a", 50), ("b", 60)],
+            listed: &[("a", 7), ("b", 8)],
+            written: &[("a", 13), ("a", 14)],
+            version: 12,
+            then: &[("a", 14), ("b", 8)],
+            changed: &["a", "b"],
+            was_set_back: true,
+        },
+    ];
+    for case in cases {
+        let cache = Cache::default();
+        for (name, version) in case.known {
+            cache.observe_event(Event::Apply(read(name, *version)));
+        }
+        let replaced = relist(&cache, case.listed, case.written, case.version);
+        let now = cache.select(|_| true);
+        let now: Vec<_> = now
+            .iter()
+            .map(|object| (object.name_any(), object.resource_version().unwrap()))
+            .collect();
+        let then: Vec<_> = case
+            .then
+            .iter()
+            .map(|(name, version)| ((*name).to_owned(), version.to_string()))
+            .collect();
+        assert_eq!(now, then, "{}", case.what);
+        let changed: BTreeSet<_> = replaced
+            .changes
+            .iter()
+            .map(|change| change.object().name_any())
+            .collect();
+        let expected: BTreeSet<_> = case.changed.iter().map(|name| (*name).to_owned()).collect();
+        assert_eq!(changed, expected, "{}", case.what);
+        assert_eq!(replaced.was_set_back, case.was_set_back, "{}", case.what);
+        // From here on the watch is followed.
+        assert!(
+            cache.observe_event(Event::Apply(read("a", 15))).is_some(),
+            "{}",
+            case.what
+        );
+    }
+}
+
+/// Guards against a restored object whose writes by this process are dropped for minutes as those of a deleted one.
+#[test]
+fn an_object_that_is_back_is_not_deleted() {
+    for listed in [true, false] {
+        let cache = Cache::default();
+        let guarded = |version: u64| DeserializeGuard(Ok(with_uid(version, "u1")));
+        cache.observe_event(Event::Apply(guarded(50)));
+        cache.observe_event(Event::Delete(guarded(51)));
+        cache.begin_list();
+        if listed {
+            cache.receive(guarded(5));
+        }
+        cache.complete_list("6");
+        if !listed {
+            cache.observe_event(Event::Apply(guarded(5)));
+        }
+        assert!(
+            cache.observe_write(with_uid(7, "u1")).is_some(),
+            "listed: {listed}"
+        );
+    }
+}
+
+#[test]
+fn an_object_that_was_deleted_during_a_list_is_not_kept() {
+    let cache = Cache::default();
+    cache.begin_list();
+    cache.observe_write(object("a", 13));
+    cache.observe_delete(&ObjectKey::new("ns", "a"));
+    cache.complete_list("12");
+    assert_eq!(version_of(&cache, "a"), None);
+}
+
+#[test]
+fn a_list_that_is_begun_again_forgets_the_first() {
+    let cache = Cache::default();
+    cache.begin_list();
+    cache.receive(read("a", 5));
+    relist(&cache, &[("b", 6)], &[], 7);
+    assert_eq!(version_of(&cache, "a"), None);
+    assert_eq!(version_of(&cache, "b").as_deref(), Some("6"));
 }
 
 /// Guards against a gap in the cache: an object that was deleted and created again was missing until the watch caught
@@ -150,7 +309,7 @@ fn a_late_answer_does_not_bring_back_what_a_list_lacks() {
     let cache = Cache::default();
     let relist = || {
         cache.begin_list();
-        cache.complete_list()
+        cache.complete_list("4").changes
     };
     cache.observe_event(Event::Apply(DeserializeGuard(Ok(with_uid(4, "u1")))));
     assert_eq!(relist().len(), 1);
@@ -200,7 +359,7 @@ fn the_watch_is_followed_whatever_the_versions_look_like() {
         cache.observe_event(Event::Apply(guarded(first)));
         cache.begin_list();
         cache.receive(guarded(second));
-        let changes = cache.complete_list();
+        let changes = cache.complete_list(second).changes;
         assert_eq!(changes.len(), 1, "listed: {first} {second}");
         assert_eq!(version_of(&cache, "a").as_deref(), Some(second));
     }
@@ -234,10 +393,13 @@ fn an_unreadable_object_stays_as_it_was() {
     let cache = Cache::default();
     cache.observe_event(Event::Apply(read("a", 5)));
     cache.observe_event(Event::Apply(unreadable("a")));
-    cache.begin_list();
-    cache.receive(unreadable("a"));
-    cache.receive(unreadable("b"));
-    assert!(cache.complete_list().is_empty());
+    for version in ["9", "3"] {
+        cache.begin_list();
+        cache.receive(unreadable("a"));
+        cache.receive(unreadable("b"));
+        let replaced = cache.complete_list(version);
+        assert!(replaced.changes.is_empty() && !replaced.was_set_back, "{version}");
+    }
     assert_eq!(version_of(&cache, "a").as_deref(), Some("5"));
     assert!(cache.is_unreadable(&ObjectKey::new("ns", "b")));
 }
@@ -303,7 +465,7 @@ fn t19_events_that_are_repeated_and_lists_in_between_end_in_the_same_state() {
                     for (name, version) in &truth {
                         cache.receive(read(name, *version));
                     }
-                    cache.complete_list();
+                    cache.complete_list(&history.len().to_string());
                     (listed, next) = (history.len(), history.len());
                 }
             }

@@ -139,7 +139,7 @@ fn a_new_list_replaces_what_was_known() {
         ["c1/app=a@5", "c2/app=b@5", "c3/app=c@5", "c4/app=d@7"],
         "until the list is complete"
     );
-    syncs.complete_list();
+    syncs.complete_list("6");
     assert_eq!(listed(&syncs, "g"), ["c2/app=b@5", "c4/app=d@7", "c9/app=c@6"]);
 }
 
