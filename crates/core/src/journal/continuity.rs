@@ -1,10 +1,13 @@
 //! Checks whether an entry of a rollout can follow the previous ones. Each plan on its own may keep every rule although
 //! its input does not follow from earlier decisions: the input was forged, or something was done without a decision.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::RecordedPlan;
-use crate::plan::{Decision, EntryView, PlanInput, StageRecord};
+use crate::plan::{ClusterView, Decision, EntryView, PlanInput, StageRecord};
+
+/// The views of the clusters of an entry.
+type Views = BTreeMap<String, ClusterView>;
 
 /// A discontinuity between two entries.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -35,7 +38,7 @@ pub enum Gap {
 }
 
 /// The decisions so far in the entries of one rollout.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Continuity {
     /// Clusters that a plan started.
     started: BTreeSet<String>,
@@ -58,7 +61,14 @@ impl Continuity {
     /// checked.
     pub(super) fn next(&mut self, before: Option<&RecordedPlan>, recorded: &RecordedPlan) -> Vec<Gap> {
         let gaps = before.map_or_else(Vec::new, |before| self.gaps(before, recorded));
-        for (cluster, entry, _) in before.into_iter().flat_map(|before| admissions(before, recorded)) {
+        self.advance(before.map(|before| &before.input.clusters), recorded);
+        gaps
+    }
+
+    /// Continues with the next entry without a check. `before`: at least the views of the previous entry that differ.
+    pub(super) fn advance(&mut self, before: Option<&Views>, recorded: &RecordedPlan) {
+        let now = &recorded.input.clusters;
+        for (cluster, entry, _) in before.into_iter().flat_map(|before| admissions(before, now)) {
             self.awaited.remove(&(cluster.clone(), entry.clone()));
         }
         for (cluster, decision) in &recorded.plan.decisions {
@@ -68,10 +78,10 @@ impl Continuity {
                 self.awaited.extend(entries.map(|entry| (cluster.clone(), entry)));
             }
         }
-        gaps
     }
 
-    fn gaps(&self, before: &RecordedPlan, recorded: &RecordedPlan) -> Vec<Gap> {
+    /// Returns the gaps between the last entry and the next one.
+    pub(super) fn gaps(&self, before: &RecordedPlan, recorded: &RecordedPlan) -> Vec<Gap> {
         let (then, now) = (&before.input.rollout, &recorded.input.rollout);
         if (&then.release, then.direction, then.started_at) != (&now.release, now.direction, now.started_at) {
             return vec![Gap::Rollout];
@@ -83,7 +93,7 @@ impl Continuity {
         let undecided = undecided.map(|cluster| Gap::NotDecided {
             cluster: cluster.clone(),
         });
-        let again: BTreeSet<&String> = admissions(before, recorded)
+        let again: BTreeSet<&String> = admissions(&before.input.clusters, &recorded.input.clusters)
             .filter(|(cluster, entry, is_again)| {
                 let key = ((*cluster).clone(), (*entry).clone());
                 *is_again && self.is_whole && !self.awaited.contains(&key)
@@ -149,12 +159,9 @@ fn admitted_between<'l>(then: &'l PlanInput, now: &'l PlanInput) -> impl Iterato
 
 /// Returns the clusters and entries that were admitted between two recorded plans, and whether to the same target.
 /// Admissions without a recorded time are left out.
-fn admissions<'l>(
-    before: &'l RecordedPlan,
-    recorded: &'l RecordedPlan,
-) -> impl Iterator<Item = (&'l String, &'l String, bool)> {
-    let both = recorded.input.clusters.iter();
-    let both = both.filter_map(|(name, view)| Some((name, before.input.clusters.get(name)?, view)));
+fn admissions<'l>(before: &'l Views, now: &'l Views) -> impl Iterator<Item = (&'l String, &'l String, bool)> {
+    let both = now.iter();
+    let both = both.filter_map(|(name, view)| Some((name, before.get(name)?, view)));
     both.flat_map(|(cluster, then, now)| {
         now.entries.iter().filter_map(move |(entry, view)| {
             let then = then.entries.get(entry)?.observed.as_ref();

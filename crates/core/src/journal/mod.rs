@@ -80,7 +80,7 @@ pub enum Body {
 #[serde(rename_all = "camelCase")]
 pub struct Whole {
     /// The rollout had admitted clusters before this entry, and the entries about that are missing: the ledger was
-    /// lost, or entries were deleted because of their age.
+    /// lost or put back to an earlier state, or entries were deleted because of their age.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub beginning_lost: bool,
     /// The recorded plan.

@@ -6,6 +6,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use jiff::Timestamp;
 
 use super::change::{Former, Head};
+use super::continuity::Continuity;
 use super::{Body, Change, Entry, NotReadable, RecordedPlan, Whole};
 use crate::plan::{ClusterView, Plan, PlanInput, StagePlan};
 
@@ -31,6 +32,15 @@ struct Newest {
     whole: usize,
     /// The size of the changes since, in bytes.
     changes: usize,
+    /// The entries that this one was read from; `None` if this process wrote it.
+    read: Option<Box<Read>>,
+}
+
+/// The newest entry as it was read, and the decisions before it.
+#[derive(Clone, Debug)]
+struct Read {
+    recorded: RecordedPlan,
+    continuity: Continuity,
 }
 
 /// An entry that is to be written.
@@ -53,35 +63,39 @@ pub struct Draft {
 pub fn resume(entries: &[Entry]) -> Result<Recorder, NotReadable> {
     let (mut known, mut rollout, mut whole, mut changes): (Option<RecordedPlan>, i64, usize, usize) =
         (None, 0, 0, 0);
+    let mut continuity = Continuity::default();
     for entry in entries {
         let body = Body::read(&entry.body)?;
         match &body {
-            Body::Whole(_) => (whole, changes) = (entry.body.len(), 0),
+            Body::Whole(first) => {
+                (whole, changes) = (entry.body.len(), 0);
+                if known.is_none() || first.beginning_lost {
+                    continuity.begin(!first.beginning_lost);
+                }
+            }
             Body::Change(_) => changes += entry.body.len(),
         }
-        known = Some(RecordedPlan::after(known, body)?);
+        let before = known.as_ref().map(|known| changed_views(known, &body));
+        let recorded = RecordedPlan::after(known, body)?;
+        continuity.advance(before.as_ref(), &recorded);
+        known = Some(recorded);
         rollout = entry.rollout;
     }
     Ok(known.map_or_else(Recorder::default, |recorded| {
-        Recorder::after(rollout, &recorded, whole, changes)
+        let read = Box::new(Read { recorded, continuity });
+        Recorder(Some(Newest {
+            rollout,
+            head: Head::of(&read.recorded.input),
+            clusters: hashes(&read.recorded.input),
+            plan: read.recorded.plan.clone(),
+            whole,
+            changes,
+            read: Some(read),
+        }))
     }))
 }
 
 impl Recorder {
-    /// Returns a recorder that continues after an entry: its recorded plan, and the sizes of the newest whole entry and
-    /// of the changes since.
-    #[must_use]
-    pub fn after(rollout: i64, recorded: &RecordedPlan, whole: usize, changes: usize) -> Self {
-        Self(Some(Newest {
-            rollout,
-            head: Head::of(&recorded.input),
-            clusters: hashes(&recorded.input),
-            plan: recorded.plan.clone(),
-            whole,
-            changes,
-        }))
-    }
-
     /// Returns the entry for a plan; `None`: it differs from the newest entry only in the time, or in changes of
     /// clusters that changed no decision. The next entry includes those.
     ///
@@ -94,6 +108,8 @@ impl Recorder {
         plan: &Plan,
     ) -> Result<Option<Draft>, serde_json::Error> {
         let newest = self.0.as_ref().filter(|newest| newest.rollout == rollout);
+        let is_older = newest.is_some_and(|newest| newest.lacks_later(input, plan));
+        let newest = newest.filter(|_| !is_older);
         if newest.is_some_and(|newest| newest.says(input, plan)) {
             return Ok(None);
         }
@@ -101,7 +117,7 @@ impl Recorder {
         let body = match newest.filter(|newest| newest.changes < newest.whole.max(CHANGES)) {
             Some(newest) => Body::Change(newest.change(input, plan, &clusters)),
             None => Body::Whole(Whole {
-                beginning_lost: newest.is_none() && has_admitted(input),
+                beginning_lost: is_older || (newest.is_none() && has_admitted(input)),
                 recorded: RecordedPlan {
                     input: input.clone(),
                     plan: plan.clone(),
@@ -124,9 +140,17 @@ impl Recorder {
                 plan: plan.clone(),
                 whole,
                 changes,
+                read: None,
             }),
             body,
         }))
+    }
+
+    /// Forgets the entries that were read, once a plan was compared with them: later entries are of this process.
+    pub fn forget_read(&mut self) {
+        if let Some(newest) = &mut self.0 {
+            newest.read = None;
+        }
     }
 
     /// Records that a draft was written.
@@ -136,6 +160,18 @@ impl Recorder {
 }
 
 impl Newest {
+    /// Whether entries after the newest one that was read are missing: its ledger is older than the state of the group.
+    /// The plan would be a flaw of the journal, although it was decided.
+    fn lacks_later(&self, input: &PlanInput, plan: &Plan) -> bool {
+        self.read.as_deref().is_some_and(|read| {
+            let recorded = RecordedPlan {
+                input: input.clone(),
+                plan: plan.clone(),
+            };
+            !read.continuity.gaps(&read.recorded, &recorded).is_empty()
+        })
+    }
+
     fn says(&self, input: &PlanInput, plan: &Plan) -> bool {
         self.head.is_of(input)
             && self.plan.decisions == plan.decisions
@@ -177,6 +213,16 @@ fn same_stages(before: &[StagePlan], now: &[StagePlan]) -> bool {
         tally,
     } = before;
     (name, phase, tally) == (&now.name, &now.phase, &now.tally)
+}
+
+/// Returns the views of an entry that the next one changes.
+fn changed_views(known: &RecordedPlan, next: &Body) -> BTreeMap<String, ClusterView> {
+    let changed = |name: &String| match next {
+        Body::Whole(_) => true,
+        Body::Change(change) => change.clusters.contains_key(name),
+    };
+    let views = known.input.clusters.iter().filter(|(name, _)| changed(name));
+    views.map(|(name, view)| (name.clone(), view.clone())).collect()
 }
 
 fn hashes(input: &PlanInput) -> BTreeMap<String, u64> {

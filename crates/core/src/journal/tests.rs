@@ -220,6 +220,48 @@ fn a_journal_that_begins_within_a_rollout_records_that() {
     assert!(begins(journal.recorded.last().unwrap()));
 }
 
+/// Guards against flaws of a ledger that was put back to an earlier state: its journal lacks the decisions since.
+#[test]
+fn a_journal_that_lacks_its_newest_entries_continues_with_a_lost_beginning() {
+    let mut inputs: Vec<PlanInput> = approved()
+        .recorded
+        .into_iter()
+        .map(|recorded| recorded.input)
+        .collect();
+    let mut first = inputs[0].clone();
+    for view in first.clusters.values_mut() {
+        view.entries.values_mut().for_each(|entry| entry.observed = None);
+    }
+    inputs.insert(0, first);
+    let mut sound = Journal::default();
+    inputs.iter().for_each(|input| sound.record(1, input));
+    assert_eq!(sound.flaws(&sound.chain()), [""; 0]);
+    let mut with_lost_starts = 0;
+    for kept in 1..sound.entries.len() {
+        for lost in 0..sound.entries.len() - kept {
+            let mut journal = Journal {
+                recorder: resume(&sound.entries[..kept]).unwrap(),
+                entries: sound.entries[..kept].to_vec(),
+                recorded: Vec::new(),
+            };
+            for later in &sound.recorded[kept + lost..] {
+                journal.record(1, &later.input);
+            }
+            assert_eq!(
+                journal.flaws(&journal.chain()),
+                [""; 0],
+                "{kept} kept, {lost} lost"
+            );
+            let says_lost = journal.entries[kept..]
+                .iter()
+                .any(|entry| entry.body.contains("beginningLost"));
+            assert!(lost > 0 || !says_lost, "nothing is missing after {kept}");
+            with_lost_starts += usize::from(says_lost);
+        }
+    }
+    assert!(with_lost_starts > 0);
+}
+
 #[test]
 fn an_entry_is_whole_once_the_changes_are_as_large() {
     let recorded = approved().recorded.last().unwrap().clone();

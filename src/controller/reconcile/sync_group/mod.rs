@@ -91,6 +91,7 @@ async fn roll(context: GroupContext<'_>, group: &Group) -> Result<Next, Reconcil
             return Err(error);
         }
     };
+    recorder.forget_read();
     let Transition {
         effects,
         decided,
