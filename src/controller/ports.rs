@@ -9,7 +9,7 @@ use std::sync::Arc;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use jiff::Timestamp;
-use starling_core::apply::Record;
+use starling_core::apply::{Record, Recorded};
 use starling_core::journal::Entry;
 use starling_core::object::ObjectId;
 use starling_ledger::{
@@ -118,8 +118,8 @@ port! {
         fn append_journal(entry: &'a NewEntry) -> ();
         /// Returns the journal of a group from its newest whole entry on.
         fn journal_tail(group_uid: &'a str) -> Vec<Entry>;
-        /// Returns the member records of an owner's objects on a cluster.
-        fn load_records(cluster_id: &'a str, owner: &'a str) -> BTreeMap<ObjectId, Record>;
+        /// Returns the member records of an owner's objects on a cluster, and their attempt.
+        fn load_records(cluster_id: &'a str, owner: &'a str) -> Recorded;
         /// Returns the other owners of objects on a cluster.
         fn other_owners(
             cluster_id: &'a str,
@@ -132,6 +132,12 @@ port! {
             owner: &'a str,
             upserts: &'a BTreeMap<ObjectId, Record>,
             deletes: &'a BTreeSet<ObjectId>
+        ) -> ();
+        /// Records the attempt that the member records of an owner on a cluster belong to.
+        fn set_record_attempt(
+            cluster_id: &'a str,
+            owner: &'a str,
+            attempted_at: Timestamp
         ) -> ();
         /// Deletes the member records of an owner on a cluster.
         fn drop_owner_records(cluster_id: &'a str, owner: &'a str) -> ();

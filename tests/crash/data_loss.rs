@@ -36,6 +36,13 @@ fn name(path: &Path) -> String {
         .into_owned()
 }
 
+fn delete_ledger(data: &Path) -> Result<()> {
+    for path in ledger_files(data)? {
+        std::fs::remove_file(path)?;
+    }
+    Ok(())
+}
+
 fn moved_aside(data: &Path) -> Result<usize> {
     let entries = std::fs::read_dir(data)?.collect::<std::io::Result<Vec<_>>>()?;
     Ok(entries
@@ -100,7 +107,7 @@ async fn assert_no_writes(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lost_or_damaged_ledger_or_mirror_causes_no_write_to_a_member_in_step() -> Result<()> {
+async fn a_lost_old_or_damaged_ledger_or_mirror_causes_no_write_to_a_member_in_step() -> Result<()> {
     let _guard = ONE_AT_A_TIME.lock().await;
     let mut world = World::start().await?;
     world.supervisor.start(&world.fleet)?;
@@ -112,14 +119,29 @@ async fn a_lost_or_damaged_ledger_or_mirror_causes_no_write_to_a_member_in_step(
     let dry = assert_no_writes(&mut world, "nothing-lost", |_| Ok(())).await?;
     ensure!(dry == 0, "with records, the program sent {dry} dry runs");
 
-    let dry = assert_no_writes(&mut world, "ledger-deleted", |data| {
-        for path in ledger_files(data)? {
-            std::fs::remove_file(path)?;
+    let dry = assert_no_writes(&mut world, "ledger-deleted", delete_ledger).await?;
+    ensure!(dry > 0, "without records, the members were not read");
+
+    stop(&world).await?;
+    let snapshot: Vec<(PathBuf, Vec<u8>)> = ledger_files(&world.fleet.data_dir())?
+        .into_iter()
+        .map(|path| Ok((path.clone(), std::fs::read(path)?)))
+        .collect::<Result<_>>()?;
+    world.restart()?;
+    world.push_next()?;
+    world.settled().await?;
+    let dry = assert_no_writes(&mut world, "ledger-put-back", |data| {
+        delete_ledger(data)?;
+        for (path, bytes) in &snapshot {
+            std::fs::write(path, bytes)?;
         }
         Ok(())
     })
     .await?;
-    ensure!(dry > 0, "without records, the members were not read");
+    ensure!(
+        dry > 0,
+        "with the records of an earlier round, the members were not read"
+    );
 
     let dry = assert_no_writes(&mut world, "ledger-garbage", |data| {
         for path in ledger_files(data)? {

@@ -6,7 +6,7 @@ use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use jiff::Timestamp;
 use starling::controller::ports;
-use starling_core::apply::Record;
+use starling_core::apply::{Record, Recorded};
 use starling_core::journal::Entry;
 use starling_core::object::ObjectId;
 use starling_ledger::{
@@ -67,7 +67,7 @@ impl ports::Ledger for Port<'_> {
         fn rollouts(group_uid: &'a str) -> Vec<RolloutRecord>;
         fn append_journal(entry: &'a NewEntry) -> ();
         fn journal_tail(group_uid: &'a str) -> Vec<Entry>;
-        fn load_records(cluster_id: &'a str, owner: &'a str) -> BTreeMap<ObjectId, Record>;
+        fn load_records(cluster_id: &'a str, owner: &'a str) -> Recorded;
         fn other_owners(
             cluster_id: &'a str,
             owner: &'a str,
@@ -78,6 +78,11 @@ impl ports::Ledger for Port<'_> {
             owner: &'a str,
             upserts: &'a BTreeMap<ObjectId, Record>,
             deletes: &'a BTreeSet<ObjectId>
+        ) -> ();
+        fn set_record_attempt(
+            cluster_id: &'a str,
+            owner: &'a str,
+            attempted_at: Timestamp
         ) -> ();
         fn drop_owner_records(cluster_id: &'a str, owner: &'a str) -> ();
         fn save_due(entries: &'a [Due]) -> ();

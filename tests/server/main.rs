@@ -2,6 +2,7 @@
 
 mod crash;
 mod explain;
+mod old_ledger;
 mod refusals;
 mod restart;
 mod set_back;

@@ -8,8 +8,8 @@ use starling_testkit::{GitRepo, program, wait};
 
 use crate::world::{TIMEOUT, World};
 
-const MEMBERS: [&str; 2] = ["eu-1", "us-1"];
-const CLUSTERS: [&str; 5] = ["--cluster", "eu-1", "--cluster", "us-1", "--no-controller"];
+pub(crate) const MEMBERS: [&str; 2] = ["eu-1", "us-1"];
+pub(crate) const CLUSTERS: [&str; 5] = ["--cluster", "eu-1", "--cluster", "us-1", "--no-controller"];
 /// Lists of all objects on the management cluster that this test uses.
 const LISTS: [&str; 8] = [
     "/api/v1/namespaces",
@@ -22,14 +22,14 @@ const LISTS: [&str; 8] = [
     "/apis/starling.dev/v1alpha1/syncs",
 ];
 
-fn settings(color: &str) -> String {
+pub(crate) fn settings(color: &str) -> String {
     format!(
         "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: settings, namespace: default}}\ndata: {{color: {color}}}\n"
     )
 }
 
 /// Applies a fleet as the guide does.
-async fn apply_fleet(world: &World, url: &str) -> Result<()> {
+pub(crate) async fn apply_fleet(world: &World, url: &str) -> Result<()> {
     world.kubectl(&["create", "namespace", "fleet"], "").await?;
     for name in MEMBERS {
         let kubeconfig = world
@@ -78,7 +78,7 @@ async fn apply_fleet(world: &World, url: &str) -> Result<()> {
     Ok(())
 }
 
-async fn rolled_out(world: &World, color: &str) -> Result<()> {
+pub(crate) async fn rolled_out(world: &World, color: &str) -> Result<()> {
     for member in MEMBERS {
         let check = async || {
             let path = "/api/v1/namespaces/default/configmaps/settings";
@@ -155,7 +155,7 @@ async fn reconcile_all(world: &World, mark: &str) -> Result<()> {
     Ok(())
 }
 
-async fn revisions(world: &World) -> Result<Vec<u64>> {
+pub(crate) async fn revisions(world: &World) -> Result<Vec<u64>> {
     let mut revisions = Vec::new();
     for member in MEMBERS {
         revisions.push(world.revision(member).await?);

@@ -37,6 +37,7 @@ enum Call {
     Journal(NewEntry),
     Save(String, String, BTreeMap<ObjectId, Record>, BTreeSet<ObjectId>),
     DropOwner(String, String),
+    OfAttempt(String, String, Timestamp),
     Due(Vec<Due>),
     NotDue(Vec<QueueKey>),
     /// An orderly restart of the process.
@@ -163,7 +164,7 @@ impl Generator {
     }
 
     fn call(&mut self) -> Call {
-        match self.below(60) {
+        match self.below(63) {
             40..=59 => Call::Journal(NewEntry {
                 group_uid: self.one(&["g0", "g0", "g0", "g1"]).to_owned(),
                 namespace: "ns".to_owned(),
@@ -173,6 +174,7 @@ impl Generator {
                 body: format!("{:?}", self.text()),
                 is_whole: self.below(4) == 0,
             }),
+            60..=62 => Call::OfAttempt(self.name("c"), self.name("o"), self.time()),
             0..=6 => Call::Admit(self.several(4, Self::admission)),
             7..=10 => {
                 let outcome = self.one(&[
@@ -256,6 +258,9 @@ async fn run_call(ledger: &dyn Port, call: &Call) -> String {
             text_of(ledger.save_records(cluster, owner, upserts, deletes).await)
         }
         Call::DropOwner(cluster, owner) => text_of(ledger.drop_owner_records(cluster, owner).await),
+        Call::OfAttempt(cluster, owner, attempted_at) => {
+            text_of(ledger.set_record_attempt(cluster, owner, *attempted_at).await)
+        }
         Call::Due(due) => text_of(ledger.save_due(due).await),
         Call::NotDue(keys) => text_of(ledger.remove_due(keys).await),
         Call::Restart | Call::Crash => String::new(),

@@ -207,6 +207,10 @@ pub struct SyncStatus {
     /// Target of the last attempt, the one that `attempts` refers to.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub last_attempted_target: String,
+    /// Time at which the last attempt that reached the cluster began, in RFC 3339 format. Records of the controller
+    /// about the objects on the cluster count only if they belong to this attempt.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub last_attempt_time: String,
     /// Last revision that was applied successfully.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub last_applied_revision: String,

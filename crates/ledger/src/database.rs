@@ -31,6 +31,11 @@ static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| {
             "management",
             include_str!("../../../migrations/0005_management.sql"),
         ),
+        migration(
+            6,
+            "record attempts",
+            include_str!("../../../migrations/0006_record_attempts.sql"),
+        ),
     ])
 });
 

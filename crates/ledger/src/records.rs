@@ -1,38 +1,42 @@
 //! Member records: what is stored about each applied object, a cache that saves requests.
 //!
 //! A lost record costs one request. A record never proves that Starling owns an object: the inventory on the member
-//! does.
+//! does. The records of an owner belong to one attempt, by which the caller knows whether they are current.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use jiff::Timestamp;
 use sqlx::Row;
-use sqlx::sqlite::SqliteRow;
-use starling_core::apply::{ManagementState, Record};
+use sqlx::sqlite::{SqliteConnection, SqliteRow};
+use starling_core::apply::{ManagementState, Record, Recorded};
 use starling_core::object::ObjectId;
 
+use super::column::Micros;
 use super::{Ledger, LedgerError};
 
 impl Ledger {
-    /// Returns the records of an owner's objects on a cluster; empty if there are none.
+    /// Returns the records of an owner's objects on a cluster, and the attempt that they belong to; empty if there are
+    /// none.
     ///
     /// # Errors
     /// If the query failed. The caller then continues as if there were no records.
-    pub async fn load_records(
-        &self,
-        cluster_id: &str,
-        owner: &str,
-    ) -> Result<BTreeMap<ObjectId, Record>, LedgerError> {
+    pub async fn load_records(&self, cluster_id: &str, owner: &str) -> Result<Recorded, LedgerError> {
         let rows = sqlx::query(
-            "SELECT obj_group, kind, namespace, name, digest, resource_version, fields_digest, uid, management
+            "SELECT obj_group, kind, namespace, name, digest, resource_version, fields_digest, uid, management,
+                    (SELECT attempted_at FROM record_attempts WHERE cluster_id = ?1 AND owner = ?2)
              FROM applied_objects WHERE cluster_id = ?1 AND owner = ?2",
         )
         .bind(cluster_id)
         .bind(owner)
-        .try_map(|row| read(&row))
+        .try_map(|row| Ok((row.try_get::<Option<Micros>, _>(9)?, read(&row)?)))
         .fetch_all(&self.readers)
         .await
         .map_err(|source| self.unread(format!("records of {owner} on {cluster_id}"), source))?;
-        Ok(rows.into_iter().collect())
+        let attempted_at = rows.first().and_then(|(at, _)| at.as_ref().map(|at| at.0));
+        Ok(Recorded {
+            attempted_at,
+            objects: rows.into_iter().map(|(_, record)| record).collect(),
+        })
     }
 
     /// Returns the other owners with records of these objects of a cluster. Objects without other owners are omitted.
@@ -117,7 +121,38 @@ impl Ledger {
         .await
     }
 
-    /// Deletes all records of an owner on a cluster, when it has no objects there any more.
+    /// Records the attempt that the records of an owner on a cluster belong to, by the time at which it began, which is
+    /// kept to the microsecond.
+    ///
+    /// # Errors
+    /// If the change was not recorded.
+    pub async fn set_record_attempt(
+        &self,
+        cluster_id: &str,
+        owner: &str,
+        attempted_at: Timestamp,
+    ) -> Result<(), LedgerError> {
+        let subject = format!("set the attempt of the records of {owner} on {cluster_id}");
+        let (cluster_id, owner) = (cluster_id.to_owned(), owner.to_owned());
+        self.write(subject, move |connection| {
+            Box::pin(async move {
+                sqlx::query(
+                    "INSERT INTO record_attempts (cluster_id, owner, attempted_at) VALUES (?1, ?2, ?3)
+                     ON CONFLICT (cluster_id, owner) DO UPDATE SET attempted_at = excluded.attempted_at",
+                )
+                .bind(cluster_id)
+                .bind(owner)
+                .bind(Micros(attempted_at))
+                .execute(connection)
+                .await?;
+                Ok(())
+            })
+        })
+        .await
+    }
+
+    /// Deletes all records of an owner on a cluster, when it has no objects there any more, or when they are not
+    /// current.
     ///
     /// # Errors
     /// If the change was not recorded.
@@ -127,11 +162,11 @@ impl Ledger {
         self.write(subject, move |connection| {
             Box::pin(async move {
                 sqlx::query("DELETE FROM applied_objects WHERE cluster_id = ?1 AND owner = ?2")
-                    .bind(cluster_id)
-                    .bind(owner)
-                    .execute(connection)
+                    .bind(&cluster_id)
+                    .bind(&owner)
+                    .execute(&mut *connection)
                     .await?;
-                Ok(())
+                forget_attempts(connection, &cluster_id, Some(&owner)).await
             })
         })
         .await
@@ -147,14 +182,28 @@ impl Ledger {
         self.write(subject, move |connection| {
             Box::pin(async move {
                 sqlx::query("DELETE FROM applied_objects WHERE cluster_id = ?1")
-                    .bind(cluster_id)
-                    .execute(connection)
+                    .bind(&cluster_id)
+                    .execute(&mut *connection)
                     .await?;
-                Ok(())
+                forget_attempts(connection, &cluster_id, None).await
             })
         })
         .await
     }
+}
+
+/// Deletes the attempts of the records of an owner on a cluster, or of all owners there.
+async fn forget_attempts(
+    connection: &mut SqliteConnection,
+    cluster_id: &str,
+    owner: Option<&str>,
+) -> Result<(), sqlx::Error> {
+    sqlx::query("DELETE FROM record_attempts WHERE cluster_id = ?1 AND owner = coalesce(?2, owner)")
+        .bind(cluster_id)
+        .bind(owner)
+        .execute(connection)
+        .await?;
+    Ok(())
 }
 
 /// Encodes the rows as one JSON text for each call: one statement for any number of objects, which stays prepared.

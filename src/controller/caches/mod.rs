@@ -51,6 +51,7 @@ use self::waiting_syncs::WaitingSyncs;
 use super::gates::GateTasks;
 use super::keyed::{Keyed, PerObject};
 use super::queues::Loop;
+use starling_core::apply::OwnAttempt;
 use starling_net::clock::Clock;
 
 /// The known objects of the management cluster.
@@ -162,6 +163,8 @@ pub struct SyncCaches {
     pub health: HealthCache,
     /// The drift of the objects.
     pub drift: DriftStates,
+    /// The last attempt of this process.
+    pub attempts: Keyed<OwnAttempt>,
 }
 
 /// Caches for each SyncGroup.
@@ -253,6 +256,7 @@ impl Caches {
                     waiting,
                     health,
                     drift,
+                    attempts,
                 },
             group:
                 GroupCaches {
@@ -270,7 +274,7 @@ impl Caches {
         match of {
             Loop::Source => vec![origins, pins],
             Loop::Cluster => vec![connections, &**availability, token_renewals],
-            Loop::Sync => vec![deadlines, waiting, health, drift],
+            Loop::Sync => vec![deadlines, waiting, health, drift, attempts],
             Loop::SyncGroup => vec![
                 &**gate_tasks,
                 release_snapshots,

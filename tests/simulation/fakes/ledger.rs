@@ -10,7 +10,7 @@ use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use jiff::Timestamp;
 use starling::controller::ports;
-use starling_core::apply::Record;
+use starling_core::apply::{Record, Recorded};
 use starling_core::journal::{Chain, End, Entry, hash};
 use starling_core::object::ObjectId;
 use starling_ledger::{
@@ -33,6 +33,8 @@ pub(crate) struct Tables {
     rollouts: Vec<RolloutRecord>,
     /// By cluster ID and owner.
     records: BTreeMap<(String, String), BTreeMap<ObjectId, Record>>,
+    /// The attempts of the records, by cluster ID and owner.
+    record_attempts: BTreeMap<(String, String), Timestamp>,
     queue: BTreeMap<QueueKey, Timestamp>,
     /// By group; the limit of the total size is not modelled.
     journals: BTreeMap<String, JournalTable>,
@@ -463,6 +465,15 @@ impl Tables {
         owners
     }
 
+    fn recorded(&self, place: &(String, String)) -> Recorded {
+        let objects = self.records.get(place).cloned().unwrap_or_default();
+        let attempted_at = self.record_attempts.get(place);
+        Recorded {
+            attempted_at: attempted_at.copied().filter(|_| !objects.is_empty()),
+            objects,
+        }
+    }
+
     fn save_records(
         &mut self,
         cluster: &str,
@@ -571,13 +582,23 @@ impl ports::Ledger for MemoryLedger {
         async move { self.read(|tables| tables.journal_tail(group_uid)) }.boxed()
     }
 
-    fn load_records<'a>(
+    fn load_records<'a>(&'a self, cluster_id: &'a str, owner: &'a str) -> PortFuture<'a, Recorded> {
+        let place = (cluster_id.to_owned(), owner.to_owned());
+        async move { self.read(|tables| tables.recorded(&place)) }.boxed()
+    }
+
+    fn set_record_attempt<'a>(
         &'a self,
         cluster_id: &'a str,
         owner: &'a str,
-    ) -> PortFuture<'a, BTreeMap<ObjectId, Record>> {
+        attempted_at: Timestamp,
+    ) -> PortFuture<'a, ()> {
         let place = (cluster_id.to_owned(), owner.to_owned());
-        async move { self.read(|tables| tables.records.get(&place).cloned().unwrap_or_default()) }.boxed()
+        self.write(move |tables| {
+            tables.record_attempts.insert(place, micros(attempted_at));
+            Ok(())
+        })
+        .boxed()
     }
 
     fn other_owners<'a>(
@@ -610,6 +631,7 @@ impl ports::Ledger for MemoryLedger {
         let place = (cluster_id.to_owned(), owner.to_owned());
         self.write(move |tables| {
             tables.records.remove(&place);
+            tables.record_attempts.remove(&place);
             Ok(())
         })
         .boxed()

@@ -7,6 +7,7 @@
 pub mod budget;
 mod claim;
 mod prune;
+mod recorded;
 mod recreate;
 #[cfg(test)]
 mod tests;
@@ -21,6 +22,7 @@ pub use self::claim::{Claim, Claimant, kept_by};
 pub use self::prune::{
     Guard, Live, PruneVerdict, SiblingObjects, by_step, is_let_go, left_over, never_prunes, prune_verdict,
 };
+pub use self::recorded::{OwnAttempt, Recorded};
 pub use self::recreate::{Recreation, may_recreate, recreation};
 pub use self::unconfirmed::unconfirmed_records;
 use crate::inventory::{Entry, Inventory};

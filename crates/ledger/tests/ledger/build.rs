@@ -148,7 +148,7 @@ pub(crate) async fn exercise(ledger: &Ledger, tag: &str) -> Result<(), LedgerErr
     ledger
         .save_records("cluster-1", tag, &objects, &BTreeSet::from([mk_object("gone")]))
         .await?;
-    assert_eq!(ledger.load_records("cluster-1", tag).await?, objects);
+    assert_eq!(ledger.load_records("cluster-1", tag).await?.objects, objects);
 
     let due = Due {
         key: mk_queue_key(tag),

@@ -88,7 +88,15 @@ async fn opening_again_keeps_everything_and_migrates_nothing() {
     for n in 0..3 {
         let (ledger, opened) = open(folder.path()).await;
         assert_eq!(opened, Opened::Existing);
-        assert_eq!(ledger.load_records("cluster-1", "big").await.unwrap().len(), 300);
+        assert_eq!(
+            ledger
+                .load_records("cluster-1", "big")
+                .await
+                .unwrap()
+                .objects
+                .len(),
+            300
+        );
         exercise(&ledger, &format!("again-{n}")).await.unwrap();
         ledger.close().await;
     }

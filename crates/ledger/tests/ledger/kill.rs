@@ -182,7 +182,7 @@ async fn check(folder: &Path, acknowledged: &BTreeSet<String>) {
                 .unwrap()
                 .first()
                 .is_some_and(|a| a.end.is_some()),
-            3 => complete(&ledger.load_records("cluster", row).await.unwrap()),
+            3 => complete(&ledger.load_records("cluster", row).await.unwrap().objects),
             _ => queued.contains(row),
         };
         assert!(found, "{row} was acknowledged and is lost");

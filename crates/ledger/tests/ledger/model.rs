@@ -105,7 +105,7 @@ impl Model {
         assert_eq!(ledger.load_queue().await.unwrap(), queue);
         for ((cluster, owner), records) in &self.records {
             assert_eq!(
-                &ledger.load_records(cluster, owner).await.unwrap(),
+                &ledger.load_records(cluster, owner).await.unwrap().objects,
                 records,
                 "{owner:?} on {cluster:?}"
             );

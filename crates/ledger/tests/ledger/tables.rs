@@ -419,19 +419,26 @@ async fn twenty_syncs_with_two_hundred_objects_each() {
     );
     assert!(saved.await.into_iter().all(|result| result.is_ok()));
     for (owner, objects) in &owners {
-        assert_eq!(&ledger.load_records("cluster-1", owner).await.unwrap(), objects);
+        assert_eq!(
+            &ledger.load_records("cluster-1", owner).await.unwrap().objects,
+            objects
+        );
     }
 
     ledger.close().await;
     let (ledger, _) = open(folder.path()).await;
     for (owner, objects) in &owners {
-        assert_eq!(&ledger.load_records("cluster-1", owner).await.unwrap(), objects);
+        assert_eq!(
+            &ledger.load_records("cluster-1", owner).await.unwrap().objects,
+            objects
+        );
     }
     assert!(
         ledger
             .load_records("cluster-2", "owner-1")
             .await
             .unwrap()
+            .objects
             .is_empty()
     );
     ledger.drop_cluster_records("cluster-1").await.unwrap();
@@ -440,6 +447,7 @@ async fn twenty_syncs_with_two_hundred_objects_each() {
             .load_records("cluster-1", "owner-1")
             .await
             .unwrap()
+            .objects
             .is_empty()
     );
 }
@@ -480,7 +488,38 @@ async fn an_object_that_is_deleted_and_saved_in_one_call_exists() {
         .save_records("c", "o", &objects, &BTreeSet::from([mk_object("web")]))
         .await
         .unwrap();
-    assert_eq!(ledger.load_records("c", "o").await.unwrap(), objects);
+    assert_eq!(ledger.load_records("c", "o").await.unwrap().objects, objects);
+}
+
+#[tokio::test]
+async fn records_belong_to_the_attempt_that_was_set_last_until_they_are_dropped() {
+    let folder = TempDir::new().unwrap();
+    let (ledger, _) = open(folder.path()).await;
+    let objects = BTreeMap::from([(mk_object("web"), mk_record("1"))]);
+    let none = BTreeSet::new();
+    for owner in ["a", "b"] {
+        ledger.save_records("c", owner, &objects, &none).await.unwrap();
+        assert_eq!(ledger.load_records("c", owner).await.unwrap().attempted_at, None);
+    }
+    for time in [at(1), at(2)] {
+        ledger.set_record_attempt("c", "a", time).await.unwrap();
+    }
+    // Later changes of records are of the same attempt.
+    ledger.save_records("c", "a", &objects, &none).await.unwrap();
+    ledger.close().await;
+    let (ledger, _) = open(folder.path()).await;
+    let attempt = async |owner| ledger.load_records("c", owner).await.unwrap().attempted_at;
+    assert_eq!((attempt("a").await, attempt("b").await), (Some(at(2)), None));
+
+    for owner in ["a", "b"] {
+        ledger.set_record_attempt("c", owner, at(3)).await.unwrap();
+    }
+    ledger.drop_owner_records("c", "a").await.unwrap();
+    ledger.save_records("c", "a", &objects, &none).await.unwrap();
+    assert_eq!((attempt("a").await, attempt("b").await), (None, Some(at(3))));
+    ledger.drop_cluster_records("c").await.unwrap();
+    ledger.save_records("c", "b", &objects, &none).await.unwrap();
+    assert_eq!(attempt("b").await, None);
 }
 
 #[tokio::test]

@@ -7,8 +7,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use jiff::Timestamp;
 use starling_api::ConflictPolicy;
-use starling_core::apply::{Record, unconfirmed_records};
+use starling_core::apply::{OwnAttempt, Record, Recorded, unconfirmed_records};
 use starling_core::object::ObjectId;
 use starling_core::step::Wanted;
 
@@ -17,7 +18,7 @@ use super::access::ResponseRecorder;
 use super::evaluate::{
     RecordChanges, end, enter, evaluate, failed, failures_before, interrupted, record_changes, schedule_check,
 };
-use super::outcome::{Cause, Outcome};
+use super::outcome::{Cause, Done, Outcome};
 use super::ownership::ownership;
 use super::render::{Render, render};
 use super::siblings::SiblingsOf;
@@ -35,19 +36,19 @@ pub(super) async fn apply(
     context: SyncContext<'_>,
     sync: &ValidSync<'_>,
     wanted: &Wanted,
-) -> Result<Outcome, ReconcileError> {
+) -> Result<Done, ReconcileError> {
     if !deletion_hold::waits(sync.observed, wanted) {
         return attempt(context, sync, wanted, None).await;
     }
     // Deletions may wait for days. The rendered objects are kept in sync in the meantime.
     let member = match enter(context, sync, wanted) {
         Ok(member) => member,
-        Err(outcome) => return Ok(outcome),
+        Err(outcome) => return Ok(outcome.into()),
     };
-    let records = load(context, sync).await;
+    let Known { records, .. } = load(context, sync).await;
     match find_drift(context, &member, sync, wanted, &records).await {
         Ok(drift) => attempt(context, sync, wanted, Some(drift.repair)).await,
-        Err(outcome) => Ok(outcome),
+        Err(outcome) => Ok(outcome.into()),
     }
 }
 
@@ -59,19 +60,19 @@ pub(super) async fn check(
     context: SyncContext<'_>,
     sync: &ValidSync<'_>,
     wanted: &Wanted,
-) -> Result<Outcome, ReconcileError> {
+) -> Result<Done, ReconcileError> {
     let observed = sync.observed;
     let member = match enter(context, sync, wanted) {
         Ok(member) => member,
-        Err(outcome) => return Ok(outcome),
+        Err(outcome) => return Ok(outcome.into()),
     };
     context
         .start_rates
         .wait_for_attempt(&observed.cluster_key())
         .await;
     schedule_check(context, sync);
-    let records = load(context, sync).await;
-    // Fewer records than objects mean that the ledger was lost. An attempt reads the objects again and writes only
+    let Known { records, .. } = load(context, sync).await;
+    // Fewer records than objects mean that the ledger was lost, or is not current. An attempt reads the objects again and writes only
     // those that are not in sync.
     let expected = usize::try_from(observed.status.inventory.objects).unwrap_or(usize::MAX);
     if records.len() < expected {
@@ -79,22 +80,18 @@ pub(super) async fn check(
     }
     let Drift { report, repair } = match find_drift(context, &member, sync, wanted, &records).await {
         Ok(drift) => drift,
-        Err(outcome) => return Ok(outcome),
+        Err(outcome) => return Ok(outcome.into()),
     };
     if !repair.is_empty() || !report.foreign.is_empty() {
         return attempt(context, sync, wanted, Some(repair)).await;
     }
     if let Some((kind, error)) = report.failures.first() {
         let message = format!("cannot check {} for drift: {}", kind.kind, crate::chain(error));
-        return Ok(failed(
-            context,
-            sync,
-            wanted,
-            Cause::new("DriftCheckFailed", message),
-        ));
+        let cause = Cause::new("DriftCheckFailed", message);
+        return Ok(failed(context, sync, wanted, cause).into());
     }
     health::checked(context, sync, wanted, &records, &report.versions);
-    Ok(Outcome::Unchanged)
+    Ok(Outcome::Unchanged.into())
 }
 
 /// The results of a drift check.
@@ -134,12 +131,12 @@ async fn attempt(
     sync: &ValidSync<'_>,
     wanted: &Wanted,
     drifted: Option<BTreeSet<ObjectId>>,
-) -> Result<Outcome, ReconcileError> {
+) -> Result<Done, ReconcileError> {
     let observed = sync.observed;
     let template = &sync.spec.template;
     let member = match enter(context, sync, wanted) {
         Ok(member) => member,
-        Err(outcome) => return Ok(outcome),
+        Err(outcome) => return Ok(outcome.into()),
     };
     context
         .start_rates
@@ -157,10 +154,10 @@ async fn attempt(
         Ok(rendered) => rendered,
         Err(error) => {
             let cause = Cause::new(error.reason(), crate::chain(&error));
-            return Ok(failed(context, sync, wanted, cause));
+            return Ok(failed(context, sync, wanted, cause).into());
         }
     };
-    let records = load(context, sync).await;
+    let Known { records, has_stale } = load(context, sync).await;
     let drifted = match drifted {
         Some(drifted) => drifted,
         None => drift::returned(&member, observed, &records).await,
@@ -168,7 +165,7 @@ async fn attempt(
     let ownership = ownership(context, observed, &rendered.set, &records, &drifted).await;
     let drifted = &drifted | &ownership.handed_over;
     let unconfirmed = unconfirmed_records(&rendered.set, &records, &drifted);
-    let id = begin(context, sync, wanted, &unconfirmed).await?;
+    let begun = begin(context, sync, wanted, &unconfirmed, has_stale).await?;
     let recorder = ResponseRecorder::begin(&member);
     let job = ApplyJob {
         owner: observed.owner.as_str(),
@@ -195,19 +192,32 @@ async fn attempt(
     if matches!(outcome, Outcome::Applied(_)) {
         health::applied(context, sync, wanted, &rendered.set, &records, &responses);
     }
-    finish(context, sync, wanted, id, &outcome, &responses).await;
-    Ok(outcome)
+    finish(context, sync, wanted, begun, &outcome, &responses).await;
+    Ok(Done {
+        outcome,
+        attempted_at: Some(begun.at),
+    })
+}
+
+/// An attempt in the ledger.
+#[derive(Clone, Copy)]
+struct Begun {
+    id: AttemptId,
+    at: Timestamp,
 }
 
 /// Records the intent of an attempt, and the records that are unconfirmed from then on, in one commit: the writer of
-/// the ledger takes all queued writes.
+/// the ledger takes all queued writes. Stale records are deleted: those that the attempt does not replace would count
+/// as current with it.
 async fn begin(
     context: SyncContext<'_>,
     sync: &ValidSync<'_>,
     wanted: &Wanted,
     unconfirmed: &BTreeMap<ObjectId, Record>,
-) -> Result<AttemptId, ReconcileError> {
+    has_stale: bool,
+) -> Result<Begun, ReconcileError> {
     let observed = sync.observed;
+    let at = context.clock.now();
     let (cluster_id, owner) = (observed.cluster_id.as_str(), observed.owner.as_str());
     let intent = Attempt {
         sync_uid: observed.uid().as_str().to_owned(),
@@ -217,22 +227,35 @@ async fn begin(
         target: wanted.target.clone(),
         revision: wanted.revision.clone(),
         number: failures_before(sync, wanted) + 1,
-        started_at: context.clock.now(),
+        started_at: at,
     };
     let none = BTreeSet::new();
-    let (id, ()) = tokio::try_join!(
+    let drop_stale = async {
+        if has_stale {
+            context.ledger.drop_owner_records(cluster_id, owner).await
+        } else {
+            Ok(())
+        }
+    };
+    let (id, (), ()) = tokio::try_join!(
         context.ledger.begin_attempt(&intent),
+        drop_stale,
         context.ledger.save_records(cluster_id, owner, unconfirmed, &none),
     )?;
-    Ok(id)
+    let previous = observed.last_attempt();
+    context
+        .caches
+        .attempts
+        .set(&observed.key, OwnAttempt { previous, at });
+    Ok(Begun { id, at })
 }
 
-/// Records the outcome of an attempt, and the member records.
+/// Records the outcome of an attempt, and the member records, which belong to it from now on.
 async fn finish(
     context: SyncContext<'_>,
     sync: &ValidSync<'_>,
     wanted: &Wanted,
-    id: AttemptId,
+    begun: Begun,
     outcome: &Outcome,
     responses: &ApplyOutcome,
 ) {
@@ -240,14 +263,16 @@ async fn finish(
     let (cluster_id, owner) = (observed.cluster_id.as_str(), observed.owner.as_str());
     let end = end(outcome, responses, context.clock.now());
     let RecordChanges { upserts, deletes } = record_changes(responses);
-    // Both writes are one commit: the writer of the ledger takes all queued writes. The status is written even if this
-    // fails, because lost records only cost requests.
-    let (finished, saved, ()) = tokio::join!(
-        context.ledger.finish_attempt(id, &end),
+    // These writes are one commit: the writer of the ledger takes all queued writes, in this order. The status is
+    // written even if this fails, because lost records only cost requests.
+    let (finished, saved, dated, ()) = tokio::join!(
+        context.ledger.finish_attempt(begun.id, &end),
         context.ledger.save_records(cluster_id, owner, &upserts, &deletes),
+        context.ledger.set_record_attempt(cluster_id, owner, begun.at),
         settle_at_once(context, sync, wanted, outcome),
     );
-    for error in [finished.map(|_| ()), saved].into_iter().filter_map(Result::err) {
+    let results = [finished.map(|_| ()), saved, dated];
+    for error in results.into_iter().filter_map(Result::err) {
         tracing::error!(sync = %observed.key, error = %crate::chain(&error), "outcome of an attempt not recorded");
     }
 }
@@ -261,20 +286,39 @@ async fn settle_at_once(context: SyncContext<'_>, sync: &ValidSync<'_>, wanted: 
     }
 }
 
-/// Reads the member records of the Sync's objects. A ledger that cannot be read counts as lost: every object is
-/// checked, and objects in sync are not written. A new Sync also starts without records: those of an earlier Sync (the
-/// cluster left the group and came back) do not cover the time in between.
-async fn load(context: SyncContext<'_>, sync: &ValidSync<'_>) -> BTreeMap<ObjectId, Record> {
+/// What the ledger has about the objects of a Sync.
+struct Known {
+    /// The member records; empty if they are not current.
+    records: BTreeMap<ObjectId, Record>,
+    /// Whether the ledger has records that are not current.
+    has_stale: bool,
+}
+
+/// Reads the member records of the Sync's objects. A ledger that cannot be read, or that belongs to another attempt
+/// than status, counts as lost: every object is checked, and objects in sync are not written. A new Sync also starts
+/// without records: those of an earlier Sync (the cluster left the group and came back) do not cover the time in
+/// between.
+async fn load(context: SyncContext<'_>, sync: &ValidSync<'_>) -> Known {
     let observed = sync.observed;
-    if observed.status.last_attempted_target.is_empty() {
-        return BTreeMap::new();
+    let (cluster_id, owner) = (observed.cluster_id.as_str(), observed.owner.as_str());
+    let loaded = context.ledger.load_records(cluster_id, owner).await;
+    let recorded = loaded.unwrap_or_else(|error| {
+        tracing::error!(sync = %observed.key, error = %crate::chain(&error), "records not read");
+        Recorded::default()
+    });
+    let objects = recorded.objects.len();
+    let own = context.caches.attempts.get(&observed.key);
+    if let Some(records) = recorded.current(observed.last_attempt(), own) {
+        return Known {
+            records,
+            has_stale: false,
+        };
     }
-    context
-        .ledger
-        .load_records(observed.cluster_id.as_str(), observed.owner.as_str())
-        .await
-        .unwrap_or_else(|error| {
-            tracing::error!(sync = %observed.key, error = %crate::chain(&error), "records not read");
-            BTreeMap::new()
-        })
+    if objects > 0 {
+        tracing::info!(sync = %observed.key, objects, "records belong to another attempt; reading the objects");
+    }
+    Known {
+        records: BTreeMap::new(),
+        has_stale: objects > 0,
+    }
 }

@@ -33,7 +33,7 @@ use crate::controller::cache::ObjectKey;
 use crate::controller::context::{Next, SyncContext};
 use crate::controller::waits;
 pub(super) use dependencies::depends_on;
-use outcome::Outcome;
+use outcome::{Done, Outcome};
 use status::Pass;
 use validate::{ValidSync, validate};
 
@@ -64,7 +64,7 @@ pub async fn reconcile(context: SyncContext<'_>, key: &ObjectKey) -> Result<Next
 /// Executes the next step of a valid Sync.
 async fn advance(context: SyncContext<'_>, sync: &ValidSync<'_>) -> Result<Next, ReconcileError> {
     let step = decide(context, sync);
-    let outcome = match &step {
+    let done: Option<Done> = match &step {
         Step::Apply(wanted) => Some(attempt::apply(context, sync, wanted).await?),
         Step::CheckDrift(wanted) => Some(attempt::check(context, sync, wanted).await?),
         // If the objects are unknown, a drift check finds them.
@@ -81,14 +81,17 @@ async fn advance(context: SyncContext<'_>, sync: &ValidSync<'_>) -> Result<Next,
         | Step::Backoff { .. }
         | Step::Idle { .. } => None,
     };
-    let health = health::check(context, sync, &step, outcome.as_ref()).await;
+    let attempted_at = done.as_ref().and_then(|done| done.attempted_at);
+    let outcome = done.as_ref().map(|done| &done.outcome);
+    let health = health::check(context, sync, &step, outcome).await;
     let pass = Pass {
         step: &step,
-        outcome: outcome.as_ref(),
+        outcome,
+        attempted_at,
         health: health.as_ref(),
     };
     report::report(context, sync, pass).await?;
-    Ok(next(context, sync, &step, outcome.as_ref()))
+    Ok(next(context, sync, &step, outcome))
 }
 
 fn decide(context: SyncContext<'_>, sync: &ValidSync<'_>) -> Step {

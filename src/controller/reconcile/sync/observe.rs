@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use starling_api::{Cluster, GroupRef, Source, SyncResource, SyncSpec, SyncStatus};
 use starling_core::depend::Dependencies;
 use starling_core::plan::Reach;
@@ -68,6 +69,11 @@ impl Observed {
 
     pub(super) fn uid(&self) -> Uid {
         Uid::of(&*self.object)
+    }
+
+    /// Returns the time of the last attempt by status; `None` if there was none.
+    pub(super) fn last_attempt(&self) -> Option<Timestamp> {
+        self.status.last_attempt_time.parse().ok()
     }
 
     /// Returns whether a reconcile was requested by annotation and not handled yet.

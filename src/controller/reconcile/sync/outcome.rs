@@ -5,6 +5,23 @@ use starling_api::{Changes, DeletionHold, InventorySummary, ObjectProblem};
 
 use crate::controller::caches::availability::Pause;
 
+/// The result of an attempt or a drift check.
+#[derive(Debug)]
+pub(super) struct Done {
+    pub(super) outcome: Outcome,
+    /// Time at which the attempt began whose records the ledger has; `None` if it ended before that.
+    pub(super) attempted_at: Option<Timestamp>,
+}
+
+impl From<Outcome> for Done {
+    fn from(outcome: Outcome) -> Self {
+        Self {
+            outcome,
+            attempted_at: None,
+        }
+    }
+}
+
 /// The outcome of an attempt or a drift check.
 #[derive(Debug)]
 pub(super) enum Outcome {

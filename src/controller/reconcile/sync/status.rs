@@ -22,6 +22,8 @@ pub(super) struct Pass<'a> {
     pub(super) step: &'a Step,
     /// The outcome of the attempt or the drift check, if there was one.
     pub(super) outcome: Option<&'a Outcome>,
+    /// [`Done::attempted_at`](super::outcome::Done::attempted_at).
+    pub(super) attempted_at: Option<Timestamp>,
     /// The result of the health check, if there was one.
     pub(super) health: Option<&'a HealthCheck>,
 }
@@ -36,6 +38,9 @@ pub(super) fn after_pass(
 ) -> SyncStatus {
     let mut draft = Draft::begin(sync.observed, was_checked(pass), drift);
     let updates = conditions_of(&mut draft.after, sync, pass, now);
+    if let Some(attempted_at) = pass.attempted_at {
+        draft.after.last_attempt_time = attempted_at.to_string();
+    }
     draft.finish(updates, subject, pass.health, now)
 }
 
@@ -302,6 +307,7 @@ mod tests {
         Pass {
             step,
             outcome,
+            attempted_at: None,
             health: None,
         }
     }
