@@ -46,8 +46,8 @@ pub(crate) enum Event {
     Release { cluster: String },
     /// The controller crashes.
     Crash,
-    /// The controller restarts, with its disk or an empty one.
-    Start { loses_disk: bool },
+    /// The controller restarts.
+    Start { disk: DiskFate },
     /// A cluster's API server restarts: its connections end, its objects stay.
     Bounce { cluster: String },
     /// The management cluster compacts its history: watches and lists of older versions get 410.
@@ -68,6 +68,16 @@ pub(crate) enum Event {
     Stages,
     /// The operator creates an action for the current rollout.
     Act(UserAction),
+}
+
+/// What became of the controller's disk when it restarts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DiskFate {
+    Kept,
+    /// It is replaced with an empty one.
+    Lost,
+    /// Its ledger is put back to a snapshot, which was taken at the last push.
+    PutBack,
 }
 
 /// All events, by time.
@@ -217,7 +227,7 @@ impl Draft {
             return;
         }
         let (from, to) = self.span(10_000);
-        let start = Event::Start { loses_disk: false };
+        let start = Event::Start { disk: DiskFate::Kept };
         self.events
             .extend([(from, Event::Crash), (from, jump), (to, start)]);
     }
@@ -290,8 +300,12 @@ impl Draft {
                 self.add_pair(20_000, begin, Event::Release { cluster });
             }
             10 | 11 => {
-                let loses_disk = self.random.below(3) == 0;
-                self.add_pair(15_000, Event::Crash, Event::Start { loses_disk });
+                let disk = match self.random.below(3) {
+                    0 => DiskFate::Lost,
+                    1 => DiskFate::PutBack,
+                    _ => DiskFate::Kept,
+                };
+                self.add_pair(15_000, Event::Crash, Event::Start { disk });
             }
             12 => {
                 self.add_event(Event::Bounce { cluster });

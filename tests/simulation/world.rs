@@ -23,7 +23,7 @@ use turmoil::net::TcpListener;
 use crate::fakes::builder::MemoryBuilder;
 use crate::fakes::git::{self, GitServer, Mirrors};
 use crate::fakes::ledger::{self, MemoryLedger};
-use crate::script::{Event, MEMBERS, Script, member};
+use crate::script::{DiskFate, Event, MEMBERS, Script, member};
 use crate::staged::Staged;
 use crate::{content, net, user};
 
@@ -317,6 +317,7 @@ impl Stage<'_> {
         match event {
             Event::Push => {
                 self.pushed += 1;
+                self.world.ledger.take_snapshot();
                 let now = at(simulation.elapsed());
                 let is_bad = self.world.staged.as_ref().is_some_and(|staged| staged.is_bad);
                 self.world
@@ -332,10 +333,14 @@ impl Stage<'_> {
             Event::Hold { cluster } => simulation.hold(cluster.as_str(), CONTROLLER),
             Event::Release { cluster } => simulation.release(cluster.as_str(), CONTROLLER),
             Event::Crash => net::shut_down(|| simulation.crash(CONTROLLER)),
-            Event::Start { loses_disk } => {
-                if *loses_disk {
-                    self.world.ledger.replace();
-                    self.world.mirror.replace();
+            Event::Start { disk } => {
+                match disk {
+                    DiskFate::Kept => {}
+                    DiskFate::Lost => {
+                        self.world.ledger.replace();
+                        self.world.mirror.replace();
+                    }
+                    DiskFate::PutBack => self.world.ledger.put_back(),
                 }
                 net::shut_down(|| simulation.bounce(CONTROLLER));
             }

@@ -60,12 +60,30 @@ impl JournalTable {
 
 /// A disk with a ledger. Clones share it.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Disk(Arc<Mutex<Tables>>);
+pub(crate) struct Disk {
+    tables: Arc<Mutex<Tables>>,
+    /// The last snapshot.
+    snapshot: Arc<Mutex<Tables>>,
+}
 
 impl Disk {
     /// Replaces the disk with an empty one.
     pub(crate) fn replace(&self) {
         *self.tables() = Tables::default();
+    }
+
+    /// Takes a snapshot.
+    pub(crate) fn take_snapshot(&self) {
+        *self.snapshot.lock().unwrap_or_else(PoisonError::into_inner) = self.tables().clone();
+    }
+
+    /// Puts the disk back to the last snapshot.
+    pub(crate) fn put_back(&self) {
+        *self.tables() = self
+            .snapshot
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
     }
 
     /// Returns the journals of all groups.
@@ -78,7 +96,7 @@ impl Disk {
     }
 
     fn tables(&self) -> MutexGuard<'_, Tables> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
