@@ -12,7 +12,7 @@ use std::time::Duration;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use starling_api::Source;
-use starling_core::revision::{RefPolicy, ResolveError, Revision, resolve};
+use starling_core::revision::{Ancestry, RefPolicy, ResolveError, Revision, resolve};
 use starling_git::{GitError, GitStore, RepoAccess};
 
 /// The origin of artifacts, with the address and the credentials.
@@ -127,12 +127,8 @@ pub trait Artifacts: Send + Sync {
     /// Fetches the content, if the store does not have it.
     fn fetch<'a>(&'a self, artifact: &'a Artifact, timeout: Duration) -> ArtifactFuture<'a, ()>;
 
-    /// Returns whether an artifact descends from an older revision of its origin; `None` if this is unknown.
-    fn is_descendant<'a>(
-        &'a self,
-        older: &'a Revision,
-        artifact: &'a Artifact,
-    ) -> ArtifactFuture<'a, Option<bool>>;
+    /// Returns the relation of an artifact to an older revision of its origin.
+    fn ancestry<'a>(&'a self, older: &'a Revision, artifact: &'a Artifact) -> ArtifactFuture<'a, Ancestry>;
 
     /// Keeps the content until [`Self::release`], even if the origin drops it.
     fn keep<'a>(&'a self, artifact: &'a Artifact) -> ArtifactFuture<'a, ()>;
@@ -224,17 +220,17 @@ impl Artifacts for ArtifactStores {
         .boxed()
     }
 
-    fn is_descendant<'a>(
-        &'a self,
-        older: &'a Revision,
-        artifact: &'a Artifact,
-    ) -> ArtifactFuture<'a, Option<bool>> {
+    fn ancestry<'a>(&'a self, older: &'a Revision, artifact: &'a Artifact) -> ArtifactFuture<'a, Ancestry> {
         async move {
             let Origin::Git(access) = &artifact.origin;
-            Ok(self
-                .git
-                .is_descendant(access, digest(older), artifact.digest())
-                .await?)
+            let relation = self.git.ancestry(access, digest(older), artifact.digest());
+            Ok(match relation.await? {
+                starling_git::Ancestry::Descendant => Ancestry::Descendant,
+                starling_git::Ancestry::Ancestor => Ancestry::Ancestor,
+                starling_git::Ancestry::Diverged => Ancestry::Diverged,
+                starling_git::Ancestry::Missing => Ancestry::Missing,
+                starling_git::Ancestry::TooLong => Ancestry::TooLong,
+            })
         }
         .boxed()
     }

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use serde_json::{Value, json};
-use starling_api::{Source, SyncResource};
+use starling_api::{REQUESTED_AT, Source, SyncResource};
 use starling_testkit::Change;
 
 use crate::world::{Scene, config_map, ready, shared_scene};
@@ -51,6 +51,23 @@ async fn until_revision(scene: &Scene, name: &str, revision: &str) -> Result<()>
     let offered = |source: &Source| source.status.as_ref().is_some_and(|s| s.revision == revision);
     scene.fleet().until(&scene.own(name), revision, offered).await?;
     Ok(())
+}
+
+/// Requests a reconciliation of a Source, and waits until it is done. Returns the reason of Ready and the revision.
+async fn reconciled(scene: &Scene, name: &str) -> Result<(String, String)> {
+    let request = jiff::Timestamp::now().to_string();
+    let annotation = json!({"metadata": {"annotations": {REQUESTED_AT: request}}});
+    scene.fleet().patch::<Source>(name, annotation).await?;
+    let handled = |source: &Source| {
+        let status = source.status.as_ref();
+        status.is_some_and(|status| status.last_handled_reconcile_at == request)
+    };
+    let source = scene
+        .fleet()
+        .until(name, "the reconciliation is done", handled)
+        .await?;
+    let status = source.status.unwrap_or_default();
+    Ok((ready(&status.conditions).1, status.revision))
 }
 
 #[test]
@@ -167,5 +184,69 @@ fn a_moved_tag_is_not_followed_until_requested() -> Result<()> {
             .await?;
         scene.until_value("m1", "tag", Some("two")).await?;
         until_revision(scene, "tag", &format!("stable@sha1:{second}")).await
+    })
+}
+
+#[test]
+fn a_branch_that_went_back_is_not_followed_until_requested() -> Result<()> {
+    shared_scene("reset", async |scene| {
+        let first = commit(scene, "main", "one")?;
+        let second = commit(scene, "main", "two")?;
+        follow(scene, "branch", json!({"branch": "main"})).await?;
+        scene.until_value("m1", "branch", Some("two")).await?;
+
+        scene.repo.force_reset("main", &first)?;
+        let kept = until_condition(scene, "branch", "False", "BranchBehind").await?;
+        assert_eq!(kept, format!("main@sha1:{second}"));
+        assert_eq!(scene.value("m1", "branch").await?.as_deref(), Some("two"));
+
+        // A rewrite is followed: neither commit is an ancestor of the other.
+        commit(scene, "main", "three")?;
+        scene.until_value("m1", "branch", Some("three")).await?;
+
+        scene.repo.force_reset("main", &first)?;
+        until_condition(scene, "branch", "False", "BranchBehind").await?;
+        let accept = json!({"spec": {"allowDowngrade": true}});
+        scene
+            .fleet()
+            .patch::<Source>(&scene.own("branch"), accept)
+            .await?;
+        scene.until_value("m1", "branch", Some("one")).await?;
+        until_revision(scene, "branch", &format!("main@sha1:{first}")).await?;
+        assert_eq!(
+            scene.values_sent("m1", "branch", &["one", "two", "three"])?,
+            ["two", "three", "one"]
+        );
+        Ok(())
+    })
+}
+
+/// Two servers answer to one name, and one of them lags: the head alternates between a commit and an ancestor of it.
+#[test]
+fn a_head_that_lags_causes_no_rollout_and_no_write() -> Result<()> {
+    shared_scene("lagging", async |scene| {
+        let old = scene.commit(&[("map", "old")])?;
+        let new = scene.commit(&[("map", "new")])?;
+        scene.select(&["m1", "m2"]).await?;
+        scene.follow_main().await?;
+        scene.group(json!({"maxConcurrency": "100%"}), json!({})).await?;
+        let rollout = scene.succeeded(&new).await?.rollout.unwrap_or_default().id;
+
+        for _ in 0..5 {
+            for (head, reason) in [(&old, "BranchBehind"), (&new, "Succeeded")] {
+                scene.repo.force_reset("main", head)?;
+                let expected = (reason.to_owned(), format!("main@sha1:{new}"));
+                assert_eq!(reconciled(scene, scene.name).await?, expected);
+            }
+        }
+
+        let next = scene.commit(&[("map", "next")])?;
+        let status = scene.succeeded(&next).await?;
+        assert_eq!(status.rollout.unwrap_or_default().id, rollout + 1);
+        for member in ["m1", "m2"] {
+            let sent = scene.values_sent(member, "map", &["old", "new", "next"])?;
+            assert_eq!(sent, ["new", "next"], "{member}");
+        }
+        Ok(())
     })
 }

@@ -62,11 +62,13 @@ pub struct SourceSpec {
     pub secret_ref: Option<LocalRef>,
     /// What to do when the history of the branch was rewritten or the tag was moved. Follow uses the new
     /// commit; Hold keeps the last revision and reports the change. Defaults to Follow for a branch, and to
-    /// Hold for a tag or semver range.
+    /// Hold for a tag or semver range. A branch that goes back to an ancestor is no rewrite: see
+    /// allowDowngrade.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_rewrite: Option<OnRewrite>,
-    /// Whether a semver range may resolve to a lower version than before, for example after a tag was
-    /// deleted. Defaults to false.
+    /// Whether the revision may go back: a semver range to a lower version than before, for example after a
+    /// tag was deleted, and a branch to an ancestor of the last commit, for example after it was reset.
+    /// Defaults to false.
     #[serde(default)]
     pub allow_downgrade: bool,
     /// Patterns of files to exclude, one per line, in the syntax of .gitignore. A .sourceignore file in the

@@ -13,6 +13,7 @@
 //! configuration are never used.
 
 mod access;
+mod ancestry;
 mod error;
 mod export;
 mod http;
@@ -27,6 +28,7 @@ mod store;
 mod want;
 
 pub use access::{Credential, RepoAccess, RepoUrl, UrlError};
+pub use ancestry::Ancestry;
 pub use error::{Cause, GitError, Refusal};
 pub use export::ExportStats;
 pub use limits::{ExportLimits, GitLimits};

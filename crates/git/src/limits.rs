@@ -13,6 +13,10 @@ pub struct GitLimits {
     pub local_jobs: usize,
     /// How long a call that only uses the local disk may take, including the wait for its start.
     pub local_timeout: Duration,
+    /// How long a walk through history may take, including the wait for its start.
+    pub ancestry_timeout: Duration,
+    /// Commits a walk through history may visit.
+    pub max_ancestry_commits: usize,
     /// How long one address of a server may take to accept a connection.
     pub connect_timeout: Duration,
     /// Bytes one fetch may receive.
@@ -34,6 +38,11 @@ impl Default for GitLimits {
             network_jobs: 8,
             local_jobs: 4,
             local_timeout: Duration::from_secs(120),
+            // Twenty times what `max_ancestry_commits` take on an idle machine.
+            ancestry_timeout: Duration::from_secs(30),
+            // A branch advances, and a rewrite replaces, fewer between two polls. libgit2 keeps about 800 bytes of each
+            // during the walk: 40 MB.
+            max_ancestry_commits: 50_000,
             // Three SYN retries of Linux (1 + 2 + 4 s) and some room.
             connect_timeout: Duration::from_secs(10),
             // GitHub advises repositories below 1 GB, history included.

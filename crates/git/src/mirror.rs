@@ -10,6 +10,7 @@ use git2::{Config, ErrorCode, ObjectType, Oid, Repository, RepositoryInitOptions
 use sha2::{Digest as _, Sha256};
 
 use super::access::RepoAccess;
+use super::ancestry::{self, Ancestry};
 use super::error::{GitError, Refusal};
 use super::interrupt::Interrupt;
 
@@ -110,17 +111,18 @@ impl<'a> Mirror<'a> {
             .map_err(|error| GitError::from_mirror(self.access, &error))
     }
 
-    /// Whether `newer` is `older` or a descendant; `None` if either is not in the mirror.
-    pub(super) fn descends(&self, older: Oid, newer: Oid) -> Result<Option<bool>, GitError> {
+    /// The relation of `newer` to `older`.
+    pub(super) fn ancestry(
+        &self,
+        older: Oid,
+        newer: Oid,
+        max_commits: usize,
+        interrupt: &Interrupt,
+    ) -> Result<Ancestry, GitError> {
         if !self.contains(older)? || !self.contains(newer)? {
-            return Ok(None);
+            return Ok(Ancestry::Missing);
         }
-        if older == newer {
-            return Ok(Some(true));
-        }
-        self.repo
-            .graph_descendant_of(newer, older)
-            .map(Some)
+        ancestry::relation(&self.repo, older, newer, max_commits, interrupt)
             .map_err(|error| GitError::from_mirror(self.access, &error))
     }
 

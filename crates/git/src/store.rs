@@ -16,6 +16,7 @@ use tokio::sync::{OnceCell, OwnedMutexGuard, OwnedSemaphorePermit, RwLock, Semap
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::access::RepoAccess;
+use super::ancestry::Ancestry;
 use super::error::GitError;
 use super::export::{self, ExportStats};
 use super::interrupt::{Interrupt, Stop, StopOnDrop};
@@ -164,22 +165,28 @@ impl GitStore {
         Err(GitError::not_found(access, format!("commit {commit}")))
     }
 
-    /// Whether `newer` equals `older` or descends from it; `None` if either is not in the mirror.
+    /// Determines the relation of `newer` to `older` in the mirror, within [`GitLimits::max_ancestry_commits`] and
+    /// [`GitLimits::ancestry_timeout`].
     ///
     /// # Errors
-    /// [`GitError::Corrupt`] if history between them cannot be read.
-    pub async fn is_descendant(
+    /// [`GitError::Corrupt`] if history between them cannot be read; [`GitError::Timeout`] if the walk did not start in
+    /// time.
+    pub async fn ancestry(
         &self,
         access: &RepoAccess,
         older: &str,
         newer: &str,
-    ) -> Result<Option<bool>, GitError> {
+    ) -> Result<Ancestry, GitError> {
         let (older, newer) = (commit_id(access, older)?, commit_id(access, newer)?);
-        let call = self.local_call(access);
+        let limits = &self.inner.limits;
+        let call = self.call(access, limits.ancestry_timeout);
+        let (max_commits, interrupt) = (limits.max_ancestry_commits, Arc::clone(&call.interrupt));
         let answer = self
-            .read(&call, move |mirror| mirror.descends(older, newer))
+            .read(&call, move |mirror| {
+                mirror.ancestry(older, newer, max_commits, &interrupt)
+            })
             .await?;
-        Ok(answer.flatten())
+        Ok(answer.unwrap_or(Ancestry::Missing))
     }
 
     /// Pins a commit of the mirror under `name`, so that it is kept even if no branch contains it any more.

@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 use starling::controller::artifacts::{Artifact, ArtifactError, Artifacts, Origin, resolve_ref};
 use starling_core::digest;
-use starling_core::revision::{RefPolicy, Revision};
+use starling_core::revision::{Ancestry, RefPolicy, Revision};
 use starling_git::{GitError, RepoAccess};
 
 use crate::judge::Push;
@@ -176,18 +176,20 @@ impl Mirrors {
         Err(not_found(access, &format!("commit {commit}")))
     }
 
-    fn descends(&self, older: &str, newer: &str) -> Option<bool> {
+    fn ancestry(&self, older: &str, newer: &str) -> Ancestry {
         let data = self.disk.data();
-        data.commits.get(older)?;
-        data.commits.get(newer)?;
-        let mut at = Some(newer);
-        while let Some(id) = at {
-            if id == older {
-                return Some(true);
-            }
-            at = data.commits.get(id)?.parent.as_deref();
+        if !data.commits.contains_key(older) || !data.commits.contains_key(newer) {
+            return Ancestry::Missing;
         }
-        Some(false)
+        let descends = |from: &str, to: &str| {
+            let parent = |id: &&str| data.commits.get(*id)?.parent.as_deref();
+            std::iter::successors(Some(from), parent).any(|id| id == to)
+        };
+        match (descends(newer, older), descends(older, newer)) {
+            (true, _) => Ancestry::Descendant,
+            (false, true) => Ancestry::Ancestor,
+            (false, false) => Ancestry::Diverged,
+        }
     }
 }
 
@@ -226,12 +228,8 @@ impl Artifacts for Mirrors {
         .boxed()
     }
 
-    fn is_descendant<'a>(
-        &'a self,
-        older: &'a Revision,
-        artifact: &'a Artifact,
-    ) -> PortFuture<'a, Option<bool>> {
-        async move { Ok(self.descends(older.commit().as_str(), artifact.digest())) }.boxed()
+    fn ancestry<'a>(&'a self, older: &'a Revision, artifact: &'a Artifact) -> PortFuture<'a, Ancestry> {
+        async move { Ok(self.ancestry(older.commit().as_str(), artifact.digest())) }.boxed()
     }
 
     fn keep<'a>(&'a self, artifact: &'a Artifact) -> PortFuture<'a, ()> {

@@ -26,12 +26,20 @@ impl OnRewrite {
     }
 }
 
-/// The relation of the two commits.
+/// The relation of the found commit to the last one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Ancestry {
-    /// Whether the found commit descends from the last one; `None`: unknown, or the history is too shallow. Only a
-    /// branch with [`OnRewrite::Hold`] needs it.
-    pub is_descendant: Option<bool>,
+pub enum Ancestry {
+    /// The found commit descends from the last one.
+    Descendant,
+    /// The found commit is an ancestor of the last one: the branch was reset, or the server lags.
+    Ancestor,
+    /// Neither descends from the other: the history was rewritten.
+    Diverged,
+    /// Unknown: the last commit is no longer available, or nobody asked ([`depends_on_ancestry`]).
+    #[default]
+    Missing,
+    /// Unknown: the history between the commits is too long to be walked.
+    TooLong,
 }
 
 /// The rules of the Source, with defaults.
@@ -39,17 +47,22 @@ pub struct Ancestry {
 pub struct Rules {
     /// See [`OnRewrite::default_for`].
     pub on_rewrite: OnRewrite,
-    /// Whether the version may decrease within the range: `spec.allowDowngrade`.
+    /// Whether the version may decrease within the range, and the branch may go back to an ancestor:
+    /// `spec.allowDowngrade`.
     pub allow_downgrade: bool,
 }
 
 /// The reason why a Source keeps its last revision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum KeepReason {
-    /// The head of the branch does not descend from the last commit.
+    /// The head of the branch is an ancestor of the last commit.
+    BranchBehind,
+    /// The head of the branch and the last commit have diverged.
     HistoryRewritten,
-    /// The ancestry of the head is unknown, and the Source requires that the head descends from the last commit.
+    /// The relation of the head to the last commit is unknown, because the last commit is no longer available.
     AncestryUnknown,
+    /// The relation of the head to the last commit is unknown, because the history between them is too long.
+    HistoryTooLong,
     /// The tag, or the version, is the same, and the commit is another one.
     TagMoved,
     /// The highest version in the range is lower than the last one, so a tag was removed.
@@ -61,17 +74,38 @@ impl KeepReason {
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
+            Self::BranchBehind => "BranchBehind",
             Self::HistoryRewritten => "HistoryRewritten",
             Self::AncestryUnknown => "AncestryUnknown",
+            Self::HistoryTooLong => "HistoryTooLong",
             Self::TagMoved => "TagMoved",
             Self::Downgrade => "Downgrade",
         }
     }
 }
 
+/// The reason as in the message of a condition.
 impl fmt::Display for KeepReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
+        f.write_str(match self {
+            Self::BranchBehind => {
+                "the branch is behind the last revision: the server lags, or the branch was reset, which \
+                 allowDowngrade accepts"
+            }
+            Self::HistoryRewritten => {
+                "the history of the branch was rewritten, which onRewrite: Follow accepts"
+            }
+            Self::AncestryUnknown => {
+                "the last revision is no longer available, so the branch may have been reset or rewritten; \
+                 allowDowngrade with onRewrite: Follow accepts both"
+            }
+            Self::HistoryTooLong => {
+                "the history between the two is too long to tell whether the branch was reset or rewritten; \
+                 allowDowngrade with onRewrite: Follow accepts both"
+            }
+            Self::TagMoved => "the tag was moved, which onRewrite: Follow accepts",
+            Self::Downgrade => "the version is lower, which allowDowngrade accepts",
+        })
     }
 }
 
@@ -93,6 +127,13 @@ pub enum AdvanceDecision {
     },
 }
 
+/// Returns whether [`advance`] needs the ancestry of the two commits, which takes a walk through history.
+#[must_use]
+pub fn depends_on_ancestry(policy: &RefPolicy, last: &Revision, found: &Revision) -> bool {
+    let same_branch = matches!(policy, RefPolicy::Branch(_)) && last.name() == found.name();
+    same_branch && last.commit() != found.commit()
+}
+
 /// Decides whether a Source advances from `last` to `found`, which [`resolve`](super::resolve) returned for `policy`.
 ///
 /// A changed policy is intended and never held: another branch, another tag, or a range that no longer contains the
@@ -112,10 +153,12 @@ pub fn advance(
         return AdvanceDecision::Unchanged;
     }
     let objection = match policy {
-        RefPolicy::Branch(_) => branch_objection(last, &found, ancestry, rules),
+        RefPolicy::Branch(_) if depends_on_ancestry(policy, last, &found) => {
+            branch_objection(ancestry, rules)
+        }
         RefPolicy::Tag(_) => tag_objection(last, &found, rules),
         RefPolicy::Semver(range) => semver_objection(range, last, &found, rules),
-        RefPolicy::Commit(_) => None,
+        RefPolicy::Branch(_) | RefPolicy::Commit(_) => None,
     };
     match objection {
         Some(reason) => AdvanceDecision::Hold {
@@ -127,20 +170,24 @@ pub fn advance(
     }
 }
 
-fn branch_objection(
-    last: &Revision,
-    found: &Revision,
-    ancestry: Ancestry,
-    rules: Rules,
-) -> Option<KeepReason> {
-    if last.name() != found.name() || rules.on_rewrite == OnRewrite::Follow {
-        return None;
-    }
-    match ancestry.is_descendant {
-        Some(true) => None,
-        Some(false) => Some(KeepReason::HistoryRewritten),
-        None => Some(KeepReason::AncestryUnknown),
-    }
+/// A lagging server and a reset of the branch are indistinguishable, so an ancestor is never followed because rewrites
+/// are. A head whose relation is unknown may be an ancestor.
+fn branch_objection(ancestry: Ancestry, rules: Rules) -> Option<KeepReason> {
+    let follows_rewrite = rules.on_rewrite == OnRewrite::Follow;
+    let (accepted, reason) = match ancestry {
+        Ancestry::Descendant => return None,
+        Ancestry::Ancestor => (rules.allow_downgrade, KeepReason::BranchBehind),
+        Ancestry::Diverged => (follows_rewrite, KeepReason::HistoryRewritten),
+        Ancestry::Missing => (
+            follows_rewrite && rules.allow_downgrade,
+            KeepReason::AncestryUnknown,
+        ),
+        Ancestry::TooLong => (
+            follows_rewrite && rules.allow_downgrade,
+            KeepReason::HistoryTooLong,
+        ),
+    };
+    (!accepted).then_some(reason)
 }
 
 fn tag_objection(last: &Revision, found: &Revision, rules: Rules) -> Option<KeepReason> {
@@ -167,6 +214,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::super::{CommitId, RefName};
+    use super::Ancestry::{Ancestor, Descendant, Diverged, Missing, TooLong};
     use super::*;
 
     const FOLLOW: Rules = Rules {
@@ -176,6 +224,10 @@ mod tests {
     const HOLD: Rules = Rules {
         on_rewrite: OnRewrite::Hold,
         allow_downgrade: false,
+    };
+    const DOWN: Rules = Rules {
+        on_rewrite: OnRewrite::Hold,
+        allow_downgrade: true,
     };
     const FREE: Rules = Rules {
         on_rewrite: OnRewrite::Follow,
@@ -187,10 +239,6 @@ mod tests {
         let (name, n) = text.rsplit_once('@').unwrap();
         let name = (!name.is_empty()).then(|| RefName::new(name).unwrap());
         Revision::new(name, CommitId::new(&format!("{n:0>40}")).unwrap())
-    }
-
-    fn ancestry(is_descendant: Option<bool>) -> Ancestry {
-        Ancestry { is_descendant }
     }
 
     /// Returns `move`, `unchanged` or the reason of a hold, and checks the fields of the decision.
@@ -230,7 +278,7 @@ mod tests {
             RefPolicy::semver("1.x"),
         ] {
             let found = mk_revision("v1@1");
-            let decision = advance(&policy.unwrap(), None, found.clone(), Ancestry::default(), HOLD);
+            let decision = advance(&policy.unwrap(), None, found.clone(), Missing, HOLD);
             assert_eq!(decision, AdvanceDecision::Move(found));
         }
     }
@@ -238,21 +286,50 @@ mod tests {
     #[test]
     fn branches() {
         let policy = RefPolicy::branch("main").unwrap();
-        for (last, found, is_descendant, rules, wanted) in [
-            ("main@1", "main@1", None, HOLD, "unchanged"),
-            ("main@1", "main@2", Some(true), HOLD, "move"),
-            ("main@1", "main@2", Some(false), HOLD, "HistoryRewritten"),
-            ("main@1", "main@2", None, HOLD, "AncestryUnknown"),
-            ("main@1", "main@2", Some(true), FOLLOW, "move"),
-            ("main@1", "main@2", Some(false), FOLLOW, "move"),
-            ("main@1", "main@2", None, FOLLOW, "move"),
+        for (last, found, ancestry, rules, wanted) in [
+            ("main@1", "main@1", Missing, HOLD, "unchanged"),
+            ("main@1", "main@2", Descendant, HOLD, "move"),
+            ("main@1", "main@2", Ancestor, HOLD, "BranchBehind"),
+            ("main@1", "main@2", Diverged, HOLD, "HistoryRewritten"),
+            ("main@1", "main@2", Missing, HOLD, "AncestryUnknown"),
+            ("main@1", "main@2", TooLong, HOLD, "HistoryTooLong"),
+            ("main@1", "main@2", Descendant, FOLLOW, "move"),
+            ("main@1", "main@2", Ancestor, FOLLOW, "BranchBehind"),
+            ("main@1", "main@2", Diverged, FOLLOW, "move"),
+            ("main@1", "main@2", Missing, FOLLOW, "AncestryUnknown"),
+            ("main@1", "main@2", TooLong, FOLLOW, "HistoryTooLong"),
+            // A person has reset the branch, and does not accept rewrites.
+            ("main@1", "main@2", Ancestor, DOWN, "move"),
+            ("main@1", "main@2", Diverged, DOWN, "HistoryRewritten"),
+            ("main@1", "main@2", Missing, DOWN, "AncestryUnknown"),
+            ("main@1", "main@2", TooLong, DOWN, "HistoryTooLong"),
+            ("main@1", "main@2", Ancestor, FREE, "move"),
+            ("main@1", "main@2", Diverged, FREE, "move"),
+            ("main@1", "main@2", Missing, FREE, "move"),
+            ("main@1", "main@2", TooLong, FREE, "move"),
             // The policy was another one before.
-            ("dev@1", "main@2", Some(false), HOLD, "move"),
-            ("dev@1", "main@1", None, HOLD, "move"),
-            ("@1", "main@2", None, HOLD, "move"),
+            ("dev@1", "main@2", Ancestor, HOLD, "move"),
+            ("dev@1", "main@2", Diverged, HOLD, "move"),
+            ("dev@1", "main@1", Missing, HOLD, "move"),
+            ("@1", "main@2", Missing, HOLD, "move"),
         ] {
-            let got = outcome(&policy, last, found, ancestry(is_descendant), rules);
-            assert_eq!(got, wanted, "{last} -> {found}, {is_descendant:?}, {rules:?}");
+            let got = outcome(&policy, last, found, ancestry, rules);
+            assert_eq!(got, wanted, "{last} -> {found}, {ancestry:?}, {rules:?}");
+        }
+    }
+
+    #[test]
+    fn ancestry_is_needed_for_another_commit_of_the_same_branch_only() {
+        let branch = || RefPolicy::branch("main").unwrap();
+        for (policy, last, found, wanted) in [
+            (branch(), "main@1", "main@2", true),
+            (branch(), "main@1", "main@1", false),
+            (branch(), "dev@1", "main@2", false),
+            (RefPolicy::tag("main").unwrap(), "main@1", "main@2", false),
+            (RefPolicy::semver("1.x").unwrap(), "v1.0.0@1", "v1.0.0@2", false),
+        ] {
+            let got = depends_on_ancestry(&policy, &mk_revision(last), &mk_revision(found));
+            assert_eq!(got, wanted, "{policy}: {last} -> {found}");
         }
     }
 
@@ -268,7 +345,7 @@ mod tests {
             ("v2@1", "v1@1", HOLD, "move"),
         ] {
             // A tag that moved forward has moved, too.
-            let got = outcome(&policy, last, found, ancestry(Some(true)), rules);
+            let got = outcome(&policy, last, found, Descendant, rules);
             assert_eq!(got, wanted, "{last} -> {found}, {rules:?}");
         }
     }
@@ -276,21 +353,17 @@ mod tests {
     #[test]
     fn ranges() {
         let range = |text| RefPolicy::semver(text).unwrap();
-        let held_back = Rules {
-            on_rewrite: OnRewrite::Hold,
-            allow_downgrade: true,
-        };
         for (policy, last, found, rules, wanted) in [
             (range("1.x"), "v1.2.0@1", "v1.2.0@1", HOLD, "unchanged"),
             (range("1.x"), "v1.2.0@1", "v1.10.0@2", HOLD, "move"),
             (range("1.x"), "v1.2.0@1", "v1.2.0@2", HOLD, "TagMoved"),
             (range("1.x"), "v1.2.0@1", "v1.2.0@2", FOLLOW, "move"),
-            (range("1.x"), "v1.2.0@1", "v1.2.0@2", held_back, "TagMoved"),
+            (range("1.x"), "v1.2.0@1", "v1.2.0@2", DOWN, "TagMoved"),
             (range("1.x"), "v1.2.0@1", "v1.1.0@2", HOLD, "Downgrade"),
             (range("1.x"), "v1.2.0@1", "v1.1.0@2", FOLLOW, "Downgrade"),
             (range("1.x"), "v1.2.0@1", "v1.1.0@1", HOLD, "Downgrade"),
             (range("1.x"), "v1.2.0@1", "v1.1.0@2", FREE, "move"),
-            (range("1.x"), "v1.2.0@1", "v1.1.0@2", held_back, "move"),
+            (range("1.x"), "v1.2.0@1", "v1.1.0@2", DOWN, "move"),
             // The same version with another name.
             (range("1.x"), "1.2.0@1", "v1.2.0@1", HOLD, "move"),
             (range("1.x"), "1.2.0@1", "v1.2.0@2", HOLD, "TagMoved"),
@@ -305,7 +378,7 @@ mod tests {
             (range("1.x"), "main@1", "v1.1.0@2", HOLD, "move"),
             (range("1.x"), "@1", "v1.1.0@2", HOLD, "move"),
         ] {
-            let got = outcome(&policy, last, found, Ancestry::default(), rules);
+            let got = outcome(&policy, last, found, Missing, rules);
             assert_eq!(got, wanted, "{policy}: {last} -> {found}, {rules:?}");
         }
     }
@@ -313,15 +386,9 @@ mod tests {
     #[test]
     fn a_commit_is_never_held() {
         let policy = RefPolicy::commit(&"0".repeat(40)).unwrap();
-        assert_eq!(outcome(&policy, "@1", "@0", ancestry(Some(false)), HOLD), "move");
-        assert_eq!(
-            outcome(&policy, "main@0", "@0", Ancestry::default(), HOLD),
-            "move"
-        );
-        assert_eq!(
-            outcome(&policy, "@0", "@0", Ancestry::default(), HOLD),
-            "unchanged"
-        );
+        assert_eq!(outcome(&policy, "@1", "@0", Ancestor, HOLD), "move");
+        assert_eq!(outcome(&policy, "main@0", "@0", Missing, HOLD), "move");
+        assert_eq!(outcome(&policy, "@0", "@0", Missing, HOLD), "unchanged");
     }
 
     #[test]
@@ -350,22 +417,26 @@ mod tests {
         ]
     }
 
+    fn mk_ancestry() -> impl Strategy<Value = Ancestry> {
+        prop::sample::select(vec![Descendant, Ancestor, Diverged, Missing, TooLong])
+    }
+
     proptest! {
         #[test]
         fn nothing_is_held_if_everything_is_allowed(
-            policy in mk_policy(), last in mk_release(), found in mk_release(), is_descendant: Option<bool>,
+            policy in mk_policy(), last in mk_release(), found in mk_release(), ancestry in mk_ancestry(),
         ) {
             let wanted = if last == found { AdvanceDecision::Unchanged } else { AdvanceDecision::Move(found.clone()) };
-            prop_assert_eq!(advance(&policy, Some(&last), found, ancestry(is_descendant), FREE), wanted);
+            prop_assert_eq!(advance(&policy, Some(&last), found, ancestry, FREE), wanted);
         }
 
         #[test]
         fn a_decision_that_was_executed_is_not_made_again(
             policy in mk_policy(), last in mk_release(), found in mk_release(),
-            is_descendant: Option<bool>, hold: bool, allow_downgrade: bool,
+            ancestry in mk_ancestry(), hold: bool, allow_downgrade: bool,
         ) {
             let on_rewrite = if hold { OnRewrite::Hold } else { OnRewrite::Follow };
-            let (ancestry, rules) = (ancestry(is_descendant), Rules { on_rewrite, allow_downgrade });
+            let rules = Rules { on_rewrite, allow_downgrade };
             match advance(&policy, Some(&last), found.clone(), ancestry, rules) {
                 AdvanceDecision::Unchanged => prop_assert_eq!(last, found),
                 AdvanceDecision::Move(now) => {
@@ -382,7 +453,7 @@ mod tests {
             let policy = RefPolicy::semver(">=0-0").unwrap();
             let mut last: Option<Revision> = None;
             for found in found {
-                let AdvanceDecision::Move(now) = advance(&policy, last.as_ref(), found, Ancestry::default(), HOLD) else { continue };
+                let AdvanceDecision::Move(now) = advance(&policy, last.as_ref(), found, Missing, HOLD) else { continue };
                 if let Some(last) = &last {
                     let versions = (parse_version(now.name()).unwrap(), parse_version(last.name()).unwrap());
                     prop_assert!(precedence(&versions.0, &versions.1).is_ge(), "{last} -> {now}");

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-use starling_git::{Credential, GitError, GitLimits, Refusal, RepoAccess, RepoUrl};
+use starling_git::{Ancestry, Credential, GitError, GitLimits, Refusal, RepoAccess, RepoUrl};
 
 use super::fixture::{Fixture, file, tree};
 use super::{LONG, Store, store, store_with};
@@ -85,21 +85,52 @@ async fn a_force_push_is_visible_as_lost_ancestry_and_the_old_commit_stays_reada
     let ask = async |older: git2::Oid, newer: git2::Oid| {
         store
             .git
-            .is_descendant(&access, &older.to_string(), &newer.to_string())
+            .ancestry(&access, &older.to_string(), &newer.to_string())
             .await
             .unwrap()
     };
-    assert_eq!(ask(old, rewritten).await, None, "not fetched yet");
+    assert_eq!(ask(old, rewritten).await, Ancestry::Missing, "not fetched yet");
     ensure(&store, &fixture, Some("refs/heads/main"), rewritten)
         .await
         .unwrap();
-    assert_eq!(ask(old, rewritten).await, Some(false));
-    assert_eq!(ask(base, rewritten).await, Some(true));
-    assert_eq!(ask(rewritten, base).await, Some(false));
-    assert_eq!(ask(old, old).await, Some(true));
+    assert_eq!(ask(old, rewritten).await, Ancestry::Diverged);
+    assert_eq!(ask(base, rewritten).await, Ancestry::Descendant);
+    assert_eq!(ask(rewritten, base).await, Ancestry::Ancestor);
+    assert_eq!(ask(old, old).await, Ancestry::Descendant);
     ensure(&store, &fixture, Some("refs/heads/main"), old)
         .await
         .unwrap();
+}
+
+#[tokio::test]
+async fn ancestry_beyond_its_limits_is_too_long_and_the_mirror_stays_usable() {
+    let store = store_with(GitLimits {
+        max_ancestry_commits: 10,
+        ..GitLimits::default()
+    });
+    let fixture = Fixture::new();
+    let access = fixture.access();
+    let mut all = vec![fixture.simple(&[], "0")];
+    for n in 1..30 {
+        all.push(fixture.simple(&all[n - 1..], &n.to_string()));
+    }
+    let orphan = fixture.simple(&[], "orphan");
+    fixture.point("refs/heads/main", all[29]);
+    fixture.point("refs/heads/orphan", orphan);
+    ensure(&store, &fixture, None, all[29]).await.unwrap();
+    for (older, newer, expected) in [
+        (all[0], all[29], Ancestry::TooLong),
+        (all[29], all[0], Ancestry::TooLong),
+        (all[29], orphan, Ancestry::TooLong),
+        (all[25], all[29], Ancestry::Descendant),
+        (all[29], all[25], Ancestry::Ancestor),
+    ] {
+        let (older, newer) = (older.to_string(), newer.to_string());
+        assert_eq!(
+            store.git.ancestry(&access, &older, &newer).await.unwrap(),
+            expected
+        );
+    }
 }
 
 #[tokio::test]

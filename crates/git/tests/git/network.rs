@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use axum::http::StatusCode;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
-use starling_git::{Credential, GitError, GitLimits, GitStore, Refusal, RepoAccess, RepoUrl};
+use starling_git::{Ancestry, Credential, GitError, GitLimits, GitStore, Refusal, RepoAccess, RepoUrl};
 
 use super::fixture::{Entry, Fixture, file, tree};
 use super::server::{self, Corruption, GitServer};
@@ -86,10 +86,10 @@ async fn a_poll_is_one_request_and_a_fetch_happens_only_after_a_change() {
     assert_eq!(
         store
             .git
-            .is_descendant(&access, &first.to_string(), &second.to_string())
+            .ancestry(&access, &first.to_string(), &second.to_string())
             .await
             .unwrap(),
-        Some(true)
+        Ancestry::Descendant
     );
     assert!(
         server

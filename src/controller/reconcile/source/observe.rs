@@ -1,7 +1,7 @@
 //! Resolves the policy at the origin, and fetches the artifact.
 
 use starling_api::Source;
-use starling_core::revision::{AdvanceDecision, Ancestry, Revision, advance};
+use starling_core::revision::{AdvanceDecision, Ancestry, Revision, advance, depends_on_ancestry};
 
 use super::ResolveResult;
 use super::validate::ValidSource;
@@ -43,12 +43,13 @@ async fn follow(
     if last.as_ref() == Some(&artifact.revision) {
         return Ok(ResolveResult::Latest(artifact.revision));
     }
-    let is_descendant = match &last {
-        Some(last) => artifacts.is_descendant(last, &artifact).await?,
-        None => None,
-    };
     let found = artifact.revision.clone();
-    let ancestry = Ancestry { is_descendant };
+    let ancestry = match &last {
+        Some(last) if depends_on_ancestry(&valid.policy, last, &found) => {
+            artifacts.ancestry(last, &artifact).await?
+        }
+        Some(_) | None => Ancestry::default(),
+    };
     Ok(
         match advance(&valid.policy, last.as_ref(), found, ancestry, valid.rules) {
             AdvanceDecision::Unchanged => ResolveResult::Latest(artifact.revision),
@@ -59,7 +60,7 @@ async fn follow(
             }
             AdvanceDecision::Hold { keep, reason, found } => ResolveResult::Refused {
                 reason: reason.as_str(),
-                message: format!("latest revision is {found}; keeping {keep} ({reason})"),
+                message: format!("latest revision is {found}; keeping {keep}: {reason}"),
             },
         },
     )

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use kube::api::{ListParams, Patch, PatchParams};
 use kube::{Api, Client};
 use serde_json::json;
-use starling_api::SyncResource;
+use starling_api::{Source, SyncResource};
 use starling_apiserver::faults::{Effect, Fault};
 use starling_testkit::wait;
 
@@ -127,6 +127,10 @@ async fn a_year_of_events(world: &mut World) -> Result<Timestamp> {
     maps.patch("settings", &PatchParams::default(), &edit).await?;
     world.reconcile_again().await?;
 
+    // A branch that goes back is not followed otherwise.
+    let accept = Patch::Merge(json!({"spec": {"allowDowngrade": true}}));
+    let sources = world.api::<Source>();
+    sources.patch("shop", &PatchParams::default(), &accept).await?;
     let back = world.pushes[1].clone();
     world.repository.force_reset("main", &back.commit)?;
     world.pushes.push(Push {
