@@ -3,6 +3,7 @@ use std::path::Path;
 
 use kube::core::{DeserializeGuard, Selector};
 use serde_json::{Value, json};
+use starling_core::apply::OwnAttempt;
 use starling_core::breaker::Contact;
 use starling_core::gate::webhook::{Clusters, GateRequest};
 use starling_core::gate::{Effect, GateId, Side, Task};
@@ -131,6 +132,11 @@ fn fill(context: &Context, name: &str) {
         .wait(&ObjectKey::new("ns", "never-made"), &key);
     context.caches.sync.health.set(&key, SyncHealth::default());
     context.caches.sync.drift.set(&key, DriftState::default());
+    let attempt = OwnAttempt {
+        previous: None,
+        at: now,
+    };
+    context.caches.sync.attempts.set(&key, attempt);
 
     let group = context.objects.groups.get(&key).unwrap();
     let task = Task {
