@@ -91,8 +91,8 @@ impl GroupApi for HubOf<'_> {
         Ok(written.into_iter().all(|written| written))
     }
 
-    /// Returns whether the removal is confirmed by what the management cluster has now. The caches may be incomplete, or
-    /// old because a watch delivers nothing.
+    /// Returns whether the removal is confirmed by what the management cluster has now. The caches may be incomplete,
+    /// or old because a watch delivers nothing.
     async fn confirm_removal(&mut self, removal: &Removal) -> Result<bool, HubError> {
         let hub = self.context.hub;
         let known = &self.group.object;

@@ -187,7 +187,8 @@ impl Moment<'_> {
         losing.contains(cluster) || self.group.tally.slots.is_none_or(free)
     }
 
-    /// Returns the clusters that lose their Syncs because they left; with those that this plan begins with, if `planned`.
+    /// Returns the clusters that lose their Syncs because they left; if `planned`, also those that this plan begins
+    /// with.
     fn losing(&self, planned: bool) -> BTreeSet<&str> {
         let limits = &self.input.strategy.limits;
         let leaving = self.input.leaving.iter();

@@ -82,8 +82,8 @@ impl Moment<'_> {
         Ok(())
     }
 
-    /// Checks the removal of entries: exactly those that the release does not have and whose removal has not begun, once
-    /// the others are done, in an open stage.
+    /// Checks the removal of entries: exactly those that the release does not have and whose removal has not begun,
+    /// once the others are done, in an open stage.
     fn loses_the_rest(&self, member: &Member<'_>, entries: &[String]) -> Result<(), Violation> {
         let cluster = member.name.to_owned();
         let Some(removal) = &member.facts.removal else {
