@@ -30,7 +30,17 @@ pub(super) struct Files {
 /// The lock of a directory, released on drop or when the process dies.
 #[derive(Debug)]
 pub(super) struct DirectoryLock {
-    _file: File,
+    file: File,
+}
+
+impl Drop for DirectoryLock {
+    /// Unlocks the file before it is closed. A child process has a copy of it between fork and exec, and the lock ends
+    /// with the last copy only.
+    fn drop(&mut self) {
+        if let Err(error) = self.file.unlock() {
+            warn!(%error, "cannot unlock the data directory");
+        }
+    }
 }
 
 impl Files {
@@ -57,7 +67,7 @@ impl Files {
         };
         let file = private_file(&files.directory.join("lock"))?;
         match file.try_lock() {
-            Ok(()) => Ok((files, DirectoryLock { _file: file })),
+            Ok(()) => Ok((files, DirectoryLock { file })),
             Err(TryLockError::WouldBlock) => Err(LedgerError::InUse {
                 directory: directory.to_owned(),
             }),

@@ -10,7 +10,17 @@ use super::PersistError;
 #[derive(Debug)]
 pub(super) struct Folder {
     path: PathBuf,
-    _lock: File,
+    lock: File,
+}
+
+impl Drop for Folder {
+    /// Unlocks the file before it is closed. A child process has a copy of it between fork and exec, and the lock ends
+    /// with the last copy only.
+    fn drop(&mut self) {
+        if let Err(error) = self.lock.unlock() {
+            tracing::warn!(%error, "cannot unlock the data folder");
+        }
+    }
 }
 
 impl Folder {
@@ -46,7 +56,7 @@ impl Folder {
             .map_err(failed("sync"))?;
         Ok(Self {
             path: path.to_owned(),
-            _lock: lock,
+            lock,
         })
     }
 
