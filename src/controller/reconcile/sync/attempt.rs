@@ -72,8 +72,8 @@ pub(super) async fn check(
         .await;
     schedule_check(context, sync);
     let Known { records, .. } = load(context, sync).await;
-    // Fewer records than objects mean that the ledger was lost, or is not current. An attempt reads the objects again and writes only
-    // those that are not in sync.
+    // Fewer records than objects mean that the ledger was lost, or is not current. An attempt reads the objects again
+    // and writes only those that are not in sync.
     let expected = usize::try_from(observed.status.inventory.objects).unwrap_or(usize::MAX);
     if records.len() < expected {
         return attempt(context, sync, wanted, None).await;
