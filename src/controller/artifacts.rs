@@ -32,12 +32,20 @@ impl Origin {
         }
     }
 
-    /// Returns an identifier of the origin and its credentials: content that one credential fetched is not read with
-    /// another.
+    /// Returns the key of the stored content: the address and the name of the Secret.
     #[must_use]
-    pub fn fingerprint(&self) -> String {
+    pub fn store_key(&self) -> String {
         match self {
-            Self::Git(access) => access.fingerprint(),
+            Self::Git(access) => access.mirror_key(),
+        }
+    }
+
+    /// Returns the Source that reads the content, as `namespace/name`. It is served what its own requests returned, and
+    /// not what another Source has stored under the same key.
+    #[must_use]
+    pub fn reader(&self) -> &str {
+        match self {
+            Self::Git(access) => access.reader(),
         }
     }
 }
@@ -139,9 +147,10 @@ pub trait Artifacts: Send + Sync {
     /// Returns the digests of the content that is kept for an origin.
     fn kept<'a>(&'a self, origin: &'a Origin) -> ArtifactFuture<'a, BTreeSet<String>>;
 
-    /// Deletes the stored content of all origins except these ([`Origin::fingerprint`]). Returns the number of deleted
-    /// origins.
-    fn retain<'a>(&'a self, origins: BTreeSet<String>) -> BoxFuture<'a, io::Result<usize>>;
+    /// Deletes stored content that no Source needs. `readers` has the key of each Source ([`Origin::reader`],
+    /// [`Origin::store_key`]); `None` if its address is invalid. The content of an earlier origin of a Source is needed
+    /// until the Source has fetched from its origin. Returns the number of deleted origins.
+    fn retain<'a>(&'a self, readers: BTreeMap<String, Option<String>>) -> BoxFuture<'a, io::Result<usize>>;
 }
 
 /// Returns the artifact that a policy selects among the refs of a repository.
@@ -259,7 +268,7 @@ impl Artifacts for ArtifactStores {
         .boxed()
     }
 
-    fn retain<'a>(&'a self, origins: BTreeSet<String>) -> BoxFuture<'a, io::Result<usize>> {
-        self.git.retain(origins).boxed()
+    fn retain<'a>(&'a self, readers: BTreeMap<String, Option<String>>) -> BoxFuture<'a, io::Result<usize>> {
+        self.git.retain(readers).boxed()
     }
 }

@@ -103,7 +103,7 @@ async fn pinned(context: &Context) -> Vec<Pins> {
             .get(&context.hub, &source, context.allow_insecure_sources);
         if let Ok(origin) = known.await {
             let (_, namespaces) = origins
-                .entry(origin.fingerprint())
+                .entry(origin.store_key())
                 .or_insert((origin, BTreeSet::new()));
             namespaces.insert(ObjectKey::of(&*source).namespace);
         }

@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use super::artifacts::ArtifactStores;
 use super::cache::ObjectKey;
 use super::caches::availability::AvailabilityCache;
+use super::caches::origins;
 use super::caches::renders::RenderCache;
 use super::caches::sync_index::SyncCache;
 use super::caches::{Caches, ObjectCaches};
@@ -305,20 +306,21 @@ impl Following<'_> {
     }
 }
 
-/// Deletes the content of deleted Sources and of replaced credentials.
+/// Deletes the content of deleted Sources, and of earlier origins of others.
 async fn drop_unused_artifacts(context: &Context) {
-    let sources: Vec<_> = context
-        .objects
-        .sources
-        .select(|_| true)
-        .iter()
-        .map(|source| ObjectKey::of(&**source))
-        .collect();
-    // A Source whose origin is unknown may need any content.
-    let Some(keep) = context.caches.source.origins.fingerprints(&sources) else {
-        return;
-    };
-    match context.adapters.artifacts.retain(keep).await {
+    let sources = &context.objects.sources;
+    let unreadable = sources
+        .unreadable()
+        .into_iter()
+        .map(|key| (key.to_string(), None));
+    let readable = sources.select(|_| true);
+    let readable = readable.iter().map(|source| {
+        let key = origins::store_key(source, context.allow_insecure_sources);
+        (ObjectKey::of(&**source).to_string(), key)
+    });
+    // The last readable state of an unreadable Source is no reason to keep less.
+    let readers = unreadable.chain(readable).collect();
+    match context.adapters.artifacts.retain(readers).await {
         Ok(0) => {}
         Ok(count) => tracing::info!(count, "unused artifacts deleted"),
         Err(error) => tracing::warn!(%error, "cannot delete unused artifacts"),

@@ -2,6 +2,8 @@
 
 mod crash;
 mod explain;
+mod git_server;
+mod mirrors;
 mod old_ledger;
 mod refusals;
 mod restart;

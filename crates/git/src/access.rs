@@ -121,6 +121,19 @@ impl RepoUrl {
     pub(super) fn insecure_allowed(&self) -> bool {
         self.insecure_allowed
     }
+
+    /// Returns the name of the mirror directory of this repository, for the Secret with this name: 32 hex digits.
+    ///
+    /// The content of the Secret is not included, so that the mirror and its pins outlive a token.
+    pub fn mirror_key(&self, secret: Option<&str>) -> String {
+        let mut hash = Sha256::new();
+        for part in [self.as_str(), secret.unwrap_or_default()] {
+            // The length precedes each part, so that different parts never have the same concatenation.
+            hash.update((part.len() as u64).to_be_bytes());
+            hash.update(part);
+        }
+        hex::encode(&hash.finalize()[..16])
+    }
 }
 
 impl fmt::Display for RepoUrl {
@@ -206,12 +219,16 @@ fn basic_value(username: &str, password: &str) -> String {
     base64::engine::general_purpose::STANDARD.encode(format!("{username}:{password}"))
 }
 
-/// A repository with its credential and certificate authorities.
+/// A repository with its credential and certificate authorities, and the reader on whose behalf it is accessed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct RepoAccess {
     url: RepoUrl,
     credential: Credential,
     ca_pem: Option<Vec<u8>>,
+    /// Namespace and name of the Secret with the credential; `None`: no Secret.
+    secret: Option<String>,
+    /// Namespace and name of the reader; empty: the only one.
+    reader: String,
 }
 
 impl RepoAccess {
@@ -221,7 +238,24 @@ impl RepoAccess {
             url,
             credential,
             ca_pem: None,
+            secret: None,
+            reader: String::new(),
         }
+    }
+
+    /// Sets the name of the Secret that the credential comes from, such as `namespace/name`.
+    #[must_use]
+    pub fn with_secret(mut self, secret: impl Into<String>) -> Self {
+        self.secret = Some(secret.into());
+        self
+    }
+
+    /// Sets the reader, such as `namespace/name` of a Source. A reader reads from a mirror only after the server has
+    /// sent the reader something, whoever else has filled the mirror.
+    #[must_use]
+    pub fn with_reader(mut self, reader: impl Into<String>) -> Self {
+        self.reader = reader.into();
+        self
     }
 
     /// Trusts the certificate authorities in `pem` for this repository, in addition to the system's.
@@ -241,32 +275,24 @@ impl RepoAccess {
         &self.credential
     }
 
+    /// The name of the Secret.
+    pub(super) fn secret(&self) -> Option<&str> {
+        self.secret.as_deref()
+    }
+
+    /// The reader.
+    pub fn reader(&self) -> &str {
+        &self.reader
+    }
+
     /// The additional certificate authorities, PEM.
     pub(super) fn ca_pem(&self) -> Option<&[u8]> {
         self.ca_pem.as_deref()
     }
 
-    /// Returns the name of the mirror directory: 32 hex digits over URL, credential and certificate authorities.
-    ///
-    /// The credential is included so that a mirror is never read with another credential. The fingerprint is a plain
-    /// hash: keep it out of logs and status, because a weak password could be guessed from it.
-    pub fn fingerprint(&self) -> String {
-        let (kind, first, second): (&str, &str, &str) = match &self.credential {
-            Credential::None => ("none", "", ""),
-            Credential::Basic { username, password } => ("basic", username, password),
-            Credential::Bearer(token) => ("bearer", token, ""),
-        };
-        let mut hash = Sha256::new();
-        for part in [self.url.as_str(), kind, first, second]
-            .map(str::as_bytes)
-            .into_iter()
-            .chain([self.ca_pem().unwrap_or_default()])
-        {
-            // The length precedes each part, so that different parts never have the same concatenation.
-            hash.update((part.len() as u64).to_be_bytes());
-            hash.update(part);
-        }
-        hex::encode(&hash.finalize()[..16])
+    /// Returns the name of the mirror directory.
+    pub fn mirror_key(&self) -> String {
+        self.url.mirror_key(self.secret())
     }
 }
 
@@ -276,6 +302,8 @@ impl fmt::Debug for RepoAccess {
             .field("url", &self.url)
             .field("credential", &self.credential)
             .field("ca_pem", &self.ca_pem.as_ref().map(Vec::len))
+            .field("secret", &self.secret)
+            .field("reader", &self.reader)
             .finish()
     }
 }
@@ -357,26 +385,31 @@ mod tests {
     }
 
     #[test]
-    fn fingerprints_depend_on_every_part() {
-        let access = |url: &str, credential| RepoAccess::new(RepoUrl::parse(url, false).unwrap(), credential);
-        let basic = |u: &str, p: &str| Credential::Basic {
-            username: u.into(),
-            password: p.into(),
-        };
+    fn a_mirror_belongs_to_a_url_and_the_name_of_a_secret() {
+        let access = |url: &str| RepoAccess::new(RepoUrl::parse(url, false).unwrap(), Credential::None);
         let all = [
-            access("https://example.org/a", Credential::None),
-            access("https://example.org/b", Credential::None),
-            access("https://example.org/a", basic("ab", "c")),
-            access("https://example.org/a", basic("a", "bc")),
-            access("https://example.org/a", Credential::Bearer("abc".into())),
-            access("https://example.org/a", Credential::None).with_ca_pem(b"x".to_vec()),
+            access("https://example.org/a"),
+            access("https://example.org/b"),
+            access("https://example.org/a").with_secret("shop/git"),
+            access("https://example.org/a").with_secret("fleet/git"),
+            access("https://example.org/a").with_secret("shop/github"),
         ];
-        let distinct: std::collections::BTreeSet<_> = all.iter().map(RepoAccess::fingerprint).collect();
+        let distinct: std::collections::BTreeSet<_> = all.iter().map(RepoAccess::mirror_key).collect();
         assert_eq!(distinct.len(), all.len());
-        assert_eq!(
-            all[0].fingerprint(),
-            access("https://example.org/a/", Credential::None).fingerprint()
-        );
+
+        let first = all[2].mirror_key();
+        let token = |token: &str| {
+            let url = RepoUrl::parse("https://example.org/a/", false).unwrap();
+            RepoAccess::new(url, Credential::Bearer(token.into())).with_secret("shop/git")
+        };
+        for same in [
+            token("first"),
+            token("second"),
+            token("second").with_ca_pem(b"x".to_vec()),
+            token("second").with_reader("shop/other"),
+        ] {
+            assert_eq!(same.mirror_key(), first, "{same:?}");
+        }
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! Git: listing refs, fetching commits, reading trees.
 //!
 //! An adapter over libgit2. Refs and commit IDs are plain strings; core decides which ref is used, and whether it may
-//! move. There is one bare mirror per URL and credential, so that a Source never reads what another credential fetched.
+//! move. There is one bare mirror per URL and name of a Secret. A Source reads from it only what the server would send
+//! to that Source: nothing before its first fetch, whoever else has filled the mirror.
 //!
 //! - [`RepoUrl`], [`Credential`], [`RepoAccess`]: the URL of a repository and the credential for it.
 //! - [`GitStore`]: the mirrors and all operations on them; work is limited and each call has a deadline.
@@ -23,6 +24,7 @@ mod links;
 mod local;
 mod mirror;
 mod pack;
+mod readers;
 mod smart;
 mod store;
 mod want;

@@ -6,13 +6,17 @@ use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
-use git2::{Config, ErrorCode, ObjectType, Oid, Repository, RepositoryInitOptions};
+use git2::{
+    AutotagOption, Config, ErrorCode, FetchOptions, ObjectType, Oid, RemoteCallbacks, Repository,
+    RepositoryInitOptions,
+};
 use sha2::{Digest as _, Sha256};
 
 use super::access::RepoAccess;
 use super::ancestry::{self, Ancestry};
 use super::error::{GitError, Refusal};
 use super::interrupt::Interrupt;
+use super::readers;
 
 /// The commits of the remote refs at the last fetch. The next fetch sends them to the server.
 const REMOTE_PREFIX: &str = "refs/starling/remote/";
@@ -55,7 +59,7 @@ fn create(path: &Path, access: &RepoAccess) -> Result<(), GitError> {
     // No template: a template may contain hooks, and its path comes from the configuration of a user.
     options.bare(true).external_template(false).initial_head("none");
     Repository::init_opts(path, &options).map_err(|error| GitError::other(access, error.message()))?;
-    Ok(())
+    readers::create(path, access).map_err(disk)
 }
 
 /// Renames a damaged mirror. The last one is kept for inspection, and the previous one is deleted, so that damage does
@@ -82,6 +86,42 @@ impl<'a> Mirror<'a> {
         open()
             .map(|repo| Self { repo, access })
             .map_err(|error| GitError::from_mirror(access, &error))
+    }
+
+    /// Records that the server has sent something to the reader.
+    pub(super) fn add_reader(&self) -> Result<(), GitError> {
+        readers::add(self.repo.path(), self.access.reader())
+            .map_err(|error| GitError::disk(self.access, "the mirror", error))
+    }
+
+    /// Whether the reader may read the mirror.
+    pub(super) fn has_reader(&self) -> bool {
+        readers::contains(self.repo.path(), self.access.reader())
+    }
+
+    /// Copies the pins of another mirror, with their commits.
+    pub(super) fn copy_pins(&self, from: &Path, interrupt: &Interrupt) -> Result<(), GitError> {
+        let copy = || -> Result<Vec<(String, Oid)>, git2::Error> {
+            let mut remote = self.repo.remote_anonymous(&from.to_string_lossy())?;
+            let mut callbacks = RemoteCallbacks::new();
+            callbacks.transfer_progress(|_| interrupt.stopped().is_none());
+            let mut options = FetchOptions::new();
+            options
+                .remote_callbacks(callbacks)
+                .download_tags(AutotagOption::None)
+                .update_fetchhead(false);
+            remote.download(&[format!("+{PIN_PREFIX}*:{PIN_PREFIX}*")], Some(&mut options))?;
+            let heads = remote.list()?.iter();
+            let pins = heads.filter(|head| head.name().starts_with(PIN_PREFIX));
+            Ok(pins.map(|head| (head.name().to_owned(), head.oid())).collect())
+        };
+        let pins = copy().map_err(|error| match interrupt.stopped() {
+            Some(_) => GitError::timeout(self.access, interrupt.after()),
+            None => GitError::from_mirror(self.access, &error),
+        })?;
+        let known = self.refs(PIN_PREFIX)?;
+        let new = pins.into_iter().filter(|(name, _)| !known.contains_key(name));
+        new.into_iter().try_for_each(|(name, id)| self.set(&name, id))
     }
 
     /// Whether the mirror contains the commit and its root tree. The export checks the other objects.

@@ -1,9 +1,10 @@
 //! The mirrors of all repositories, and the operations on them.
 
 mod fetch;
+mod retain;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::fs::{self, DirBuilder};
+use std::collections::{BTreeMap, HashMap};
+use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -136,7 +137,8 @@ impl GitStore {
             .collect())
     }
 
-    /// Ensures that the mirror contains a commit. Uses the server only if it does not.
+    /// Ensures that the mirror contains a commit. Uses the server only if it does not, or if the server has never sent
+    /// the reader anything.
     ///
     /// With `refname`, that ref is fetched first, and all heads and tags if the commit is not on it. A damaged mirror
     /// is moved aside together with its pins, and fetched again. Commits that are needed later have to be pinned.
@@ -182,7 +184,7 @@ impl GitStore {
         let call = self.call(access, limits.ancestry_timeout);
         let (max_commits, interrupt) = (limits.max_ancestry_commits, Arc::clone(&call.interrupt));
         let answer = self
-            .read(&call, move |mirror| {
+            .read_as_reader(&call, move |mirror| {
                 mirror.ancestry(older, newer, max_commits, &interrupt)
             })
             .await?;
@@ -198,7 +200,9 @@ impl GitStore {
         let call = self.local_call(access);
         let pin = name.to_owned();
         let _pins_lock = self.within(&call, call.handle.pins_lock.lock()).await?;
-        let done = self.read(&call, move |mirror| mirror.pin(&pin, id)).await?;
+        let done = self
+            .read_as_reader(&call, move |mirror| mirror.pin(&pin, id))
+            .await?;
         done.ok_or_else(|| GitError::not_found(access, format!("commit {commit}")))
     }
 
@@ -251,7 +255,7 @@ impl GitStore {
         let (owned, destination) = (access.clone(), destination.to_path_buf());
         let ignore = ignore.map(str::to_owned);
         let stats = self
-            .read(&call, move |mirror| {
+            .read_as_reader(&call, move |mirror| {
                 export::export(
                     mirror,
                     &owned,
@@ -300,41 +304,11 @@ impl GitStore {
         Ok(true)
     }
 
-    /// Deletes every mirror below the root whose fingerprint is not in `keep`, and damaged ones; returns how
-    /// many.
-    ///
-    /// For mirrors of deleted Sources and of replaced credentials. A deleted mirror is fetched again when needed, but
-    /// its pins are lost, so `keep` has to name every known repository.
-    ///
-    /// # Errors
-    /// [`std::io::Error`] of the first directory that cannot be read or deleted.
-    pub async fn retain(&self, keep: BTreeSet<String>) -> std::io::Result<usize> {
-        let found = list_mirrors(&self.inner.root)?;
-        let mut deleted = 0;
-        for (fingerprint, path) in found {
-            if keep.contains(&fingerprint) && path.extension().is_none() {
-                continue;
-            }
-            let handle = self.handle(&fingerprint);
-            let alone = Arc::clone(&handle.content).write_owned().await;
-            tokio::task::spawn_blocking(move || {
-                let _alone = alone;
-                let done = fs::remove_dir_all(path);
-                handle.condition.store(UNKNOWN, Ordering::SeqCst);
-                done
-            })
-            .await
-            .map_err(std::io::Error::other)??;
-            deleted += 1;
-        }
-        Ok(deleted)
-    }
-
     fn call(&self, access: &RepoAccess, timeout: Duration) -> Call {
         let interrupt = Interrupt::new(timeout);
         Call {
             access: access.clone(),
-            handle: self.handle(&access.fingerprint()),
+            handle: self.handle(&access.mirror_key()),
             _stop: StopOnDrop(Arc::clone(&interrupt)),
             interrupt,
         }
@@ -344,11 +318,11 @@ impl GitStore {
         self.call(access, self.inner.limits.local_timeout)
     }
 
-    fn handle(&self, fingerprint: &str) -> Arc<MirrorHandle> {
+    fn handle(&self, mirror_key: &str) -> Arc<MirrorHandle> {
         let mut handles = self.inner.handles.lock().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(handles.entry(fingerprint.to_owned()).or_insert_with(|| {
+        Arc::clone(handles.entry(mirror_key.to_owned()).or_insert_with(|| {
             Arc::new(MirrorHandle {
-                path: self.inner.root.join(fingerprint),
+                path: self.inner.root.join(mirror_key),
                 condition: AtomicU8::new(UNKNOWN),
                 content: Arc::default(),
                 server: Arc::default(),
@@ -398,13 +372,26 @@ impl GitStore {
         .await
     }
 
-    /// Whether the mirror contains a commit. A damaged mirror is replaced by an empty one.
+    /// Whether the mirror contains a commit for the reader. A damaged mirror is replaced by an empty one.
     async fn contains(&self, call: &Call, id: Oid) -> Result<bool, GitError> {
         self.prepare(call).await?;
-        match self.read(call, move |mirror| mirror.contains(id)).await {
+        match self.read_as_reader(call, move |mirror| mirror.contains(id)).await {
             Err(GitError::Corrupt { .. }) => self.prepare(call).await.map(|()| false),
             other => Ok(other?.unwrap_or(false)),
         }
+    }
+
+    /// Runs an operation that reads content, as [`Self::read`] does; `None` also if the server has never sent the
+    /// reader anything.
+    async fn read_as_reader<T: Send + 'static>(
+        &self,
+        call: &Call,
+        work: impl FnOnce(&Mirror<'_>) -> Result<T, GitError> + Send + 'static,
+    ) -> Result<Option<T>, GitError> {
+        let read = self.read(call, move |mirror| {
+            mirror.has_reader().then(|| work(mirror)).transpose()
+        });
+        Ok(read.await?.flatten())
     }
 
     /// Runs an operation on a mirror without its server; `None` if there is no mirror.
@@ -455,25 +442,4 @@ impl GitStore {
         };
         joined.map_err(|error| GitError::other(&call.access, &error.to_string()))?
     }
-}
-
-/// Returns the mirrors on disk: fingerprint and path; those that were moved aside with their extension.
-fn list_mirrors(root: &Path) -> std::io::Result<Vec<(String, PathBuf)>> {
-    let entries = match fs::read_dir(root) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-        entries => entries?,
-    };
-    let mut found = Vec::new();
-    for entry in entries {
-        let path = entry?.path();
-        let stem = path
-            .file_stem()
-            .map(|stem| stem.to_string_lossy().into_owned())
-            .unwrap_or_default();
-        // Directories with other names are not touched.
-        if stem.len() == 32 && stem.bytes().all(|b| b.is_ascii_hexdigit()) {
-            found.push((stem, path));
-        }
-    }
-    Ok(found)
 }

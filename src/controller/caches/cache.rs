@@ -210,6 +210,12 @@ impl<K: ResourceExt, B: SecondaryIndex<K>> Cache<K, B> {
         self.read().unreadable.contains(key)
     }
 
+    /// Returns the objects that cannot be decoded.
+    #[must_use]
+    pub fn unreadable(&self) -> BTreeSet<ObjectKey> {
+        self.read().unreadable.clone()
+    }
+
     /// Returns the names of the objects of a namespace that cannot be decoded.
     #[must_use]
     pub fn unreadable_in(&self, namespace: &str) -> BTreeSet<String> {

@@ -1,7 +1,5 @@
 //! The cache of origins: the address and credentials of each Source, from its spec and Secret.
 
-use std::collections::BTreeSet;
-
 use k8s_openapi::api::core::v1::Secret;
 use starling_api::{Source, referenced};
 use starling_git::{Credential, RepoAccess, RepoUrl, UrlError};
@@ -67,14 +65,15 @@ impl OriginCache {
         let access = match referenced(source.spec.secret_ref.as_ref()) {
             None => RepoAccess::new(url, Credential::None),
             Some(name) => {
-                let secret = hub.secret(&ObjectKey::new(&key.namespace, name)).await?;
+                let secret_key = ObjectKey::new(&key.namespace, name);
+                let secret = hub.secret(&secret_key).await?;
                 let secret = secret.ok_or_else(|| OriginError::SecretMissing {
                     name: name.to_owned(),
                 })?;
-                with_secret(url, name, &secret)?
+                with_secret(url, name, &secret)?.with_secret(secret_key.to_string())
             }
         };
-        let origin = Origin::Git(access);
+        let origin = Origin::Git(access.with_reader(key.to_string()));
         self.set(source, origin.clone());
         Ok(origin)
     }
@@ -97,16 +96,17 @@ impl OriginCache {
             Some(_) | None => self.refresh(hub, source, allow_insecure).await,
         }
     }
+}
 
-    /// Returns the fingerprints of the origins of all these Sources; `None` while an origin is unknown.
-    #[must_use]
-    pub fn fingerprints(&self, sources: &[ObjectKey]) -> Option<BTreeSet<String>> {
-        let known = self.known.lock();
-        sources
-            .iter()
-            .map(|source| known.get(source).map(|known| known.origin.fingerprint()))
-            .collect()
-    }
+/// Returns the store key of the origin of a Source, as [`Origin::store_key`], without its credentials; `None` if the
+/// address is invalid.
+#[must_use]
+pub fn store_key(source: &Source, allow_insecure: bool) -> Option<String> {
+    let namespace = ObjectKey::of(source).namespace;
+    let secret = referenced(source.spec.secret_ref.as_ref());
+    let secret = secret.map(|name| ObjectKey::new(namespace, name).to_string());
+    let url = RepoUrl::parse(&source.spec.url, allow_insecure).ok()?;
+    Some(url.mirror_key(secret.as_deref()))
 }
 
 fn with_secret(url: RepoUrl, name: &str, secret: &Secret) -> Result<RepoAccess, OriginError> {
@@ -146,8 +146,10 @@ fn with_secret(url: RepoUrl, name: &str, secret: &Secret) -> Result<RepoAccess, 
 #[cfg(test)]
 mod tests {
     use k8s_openapi::ByteString;
+    use serde_json::json;
 
     use super::*;
+    use crate::controller::hub::testing::responding;
 
     fn secret(keys: &[(&str, &str)]) -> Secret {
         let data = keys
@@ -184,6 +186,45 @@ mod tests {
         );
         let trusting = RepoAccess::new(url(), Credential::None).with_ca_pem(b"pem".to_vec());
         assert!(access(&[("ca.crt", "pem")]).unwrap() == trusting);
+    }
+
+    /// Housekeeping computes the keys from the specs. If they were not those of the origins, it would delete all
+    /// mirrors.
+    #[tokio::test]
+    async fn the_key_of_an_origin_is_that_of_its_spec_whatever_its_secret_contains() {
+        let source = |secret: &str| -> Source {
+            serde_json::from_value(json!({
+                "apiVersion": "starling.dev/v1alpha1", "kind": "Source",
+                "metadata": {"name": "app", "namespace": "shop"},
+                "spec": {"url": "https://git.example/app.git/", "ref": {"branch": "main"}, "secretRef": {"name": secret}},
+            }))
+            .unwrap()
+        };
+        let mut keys = std::collections::BTreeSet::new();
+        for secret in ["git", "other", ""] {
+            for token in ["one", "two"] {
+                let hub = responding(move |_, _| {
+                    let metadata = json!({"name": secret, "namespace": "shop"});
+                    (
+                        200,
+                        json!({"apiVersion": "v1", "kind": "Secret", "metadata": metadata,
+                        "data": {"bearerToken": ByteString(token.into())}}),
+                    )
+                });
+                let source = source(secret);
+                let origin = OriginCache::default()
+                    .refresh(&hub, &source, false)
+                    .await
+                    .unwrap();
+                assert_eq!(Some(origin.store_key()), store_key(&source, false));
+                assert_eq!(origin.reader(), "shop/app");
+                keys.insert(origin.store_key());
+            }
+        }
+        assert_eq!(keys.len(), 3, "one for each name");
+        let mut invalid = source("git");
+        invalid.spec.url = "http://git.example/app.git".to_owned();
+        assert_eq!(store_key(&invalid, false), None);
     }
 
     #[test]

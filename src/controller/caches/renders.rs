@@ -84,7 +84,9 @@ impl RenderCache {
 fn build_key(job: &RenderJob<'_>) -> String {
     digest::of(&(
         "build",
-        job.artifact.origin.fingerprint(),
+        job.artifact.origin.store_key(),
+        // A build is not for another Source, which the server may refuse.
+        job.artifact.origin.reader(),
         job.ignore,
         job.artifact.digest(),
         job.path,

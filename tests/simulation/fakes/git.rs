@@ -257,10 +257,10 @@ impl Artifacts for Mirrors {
         async move { Ok(self.disk.data().pins.clone()) }.boxed()
     }
 
-    fn retain<'a>(&'a self, origins: BTreeSet<String>) -> BoxFuture<'a, io::Result<usize>> {
+    fn retain<'a>(&'a self, readers: BTreeMap<String, Option<String>>) -> BoxFuture<'a, io::Result<usize>> {
         async move {
             let mut data = self.disk.data();
-            if !origins.is_empty() || data.commits.is_empty() {
+            if !readers.is_empty() || data.commits.is_empty() {
                 return Ok(0);
             }
             *data = MirrorData::default();

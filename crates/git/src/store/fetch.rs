@@ -32,22 +32,32 @@ impl GitStore {
         if want != Want::Everything {
             wants.push(want);
         }
-        let mut replaced = false;
         while let Some(want) = wants.pop() {
-            match self.fetch_once(call, server_lock, want.clone()).await {
-                // Once: if a new mirror is damaged immediately, the mirror is not the cause.
-                Err(GitError::Corrupt { .. }) if !replaced => {
-                    replaced = true;
-                    self.prepare(call).await?;
-                    wants.push(want);
-                }
-                other => other?,
-            }
+            self.fetch_one(call, server_lock, want).await?;
             if self.contains(call, id).await? {
                 return Ok(true);
             }
         }
         Ok(false)
+    }
+
+    /// Fetches refs, and records that the reader may read the mirror. A damaged mirror is replaced.
+    pub(super) async fn fetch_one(
+        &self,
+        call: &Call,
+        server_lock: &ServerLock,
+        want: Want,
+    ) -> Result<(), GitError> {
+        match self.fetch_once(call, server_lock, want.clone()).await {
+            // Once: if a new mirror is damaged immediately, the mirror is not the cause.
+            Err(GitError::Corrupt { .. }) => {
+                self.prepare(call).await?;
+                self.fetch_once(call, server_lock, want).await?;
+            }
+            other => other?,
+        }
+        self.read(call, |mirror| mirror.add_reader()).await?;
+        Ok(())
     }
 
     async fn fetch_once(&self, call: &Call, server_lock: &ServerLock, want: Want) -> Result<(), GitError> {

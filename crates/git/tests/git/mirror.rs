@@ -1,6 +1,6 @@
 //! Refs, ancestry, pins, damage: with `file://` repositories.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
@@ -26,7 +26,7 @@ async fn ensure(
 }
 
 fn mirror_path(store: &Store, access: &RepoAccess) -> PathBuf {
-    store.folder.path().join("mirrors").join(access.fingerprint())
+    store.folder.path().join("mirrors").join(access.mirror_key())
 }
 
 #[tokio::test]
@@ -521,11 +521,17 @@ async fn files_of_a_killed_process_are_removed_on_first_use() {
     assert!(stale_files.iter().all(|path| !path.exists()));
 }
 
+/// The mirror of each reader.
+fn readers(all: &[&RepoAccess]) -> BTreeMap<String, Option<String>> {
+    let reader = |access: &&RepoAccess| (access.reader().to_owned(), Some(access.mirror_key()));
+    all.iter().map(reader).collect()
+}
+
 #[tokio::test]
-async fn mirrors_are_private_one_per_credential_and_deleted_when_not_retained() {
+async fn mirrors_are_private_and_deleted_without_a_reader() {
     let (store, fixture) = (store(), Fixture::new());
-    let plain = fixture.access();
-    let other = RepoAccess::new(plain.url().clone(), Credential::Bearer("t".into()));
+    let plain = fixture.access().with_reader("shop/plain");
+    let other = fixture.access().with_secret("shop/git").with_reader("shop/other");
     let commit = fixture.simple(&[], "1");
     fixture.point("refs/heads/main", commit);
     for access in [&plain, &other] {
@@ -542,14 +548,8 @@ async fn mirrors_are_private_one_per_credential_and_deleted_when_not_retained() 
     }
     let unrelated = store.folder.path().join("mirrors/lost+found");
     std::fs::create_dir(&unrelated).unwrap();
-    assert_eq!(
-        store
-            .git
-            .retain(BTreeSet::from([plain.fingerprint()]))
-            .await
-            .unwrap(),
-        1
-    );
+    assert_eq!(store.git.retain(readers(&[&plain, &other])).await.unwrap(), 0);
+    assert_eq!(store.git.retain(readers(&[&plain])).await.unwrap(), 1);
     assert!(
         mirror_path(&store, &plain).exists() && !mirror_path(&store, &other).exists() && unrelated.exists()
     );
@@ -559,6 +559,142 @@ async fn mirrors_are_private_one_per_credential_and_deleted_when_not_retained() 
         .ensure_commit(&other, None, &commit.to_string(), LONG)
         .await
         .unwrap();
+}
+
+/// A repository whose mirror pins a commit that is gone upstream. Returns the pinned commit and the head.
+async fn pinned_and_rewritten(
+    store: &Store,
+    fixture: &Fixture,
+    access: &RepoAccess,
+) -> (git2::Oid, git2::Oid) {
+    let pinned = fixture.simple(&[], "pinned");
+    fixture.point("refs/heads/main", pinned);
+    let main = Some("refs/heads/main");
+    let (git, id) = (&store.git, pinned.to_string());
+    git.ensure_commit(access, main, &id, LONG).await.unwrap();
+    git.pin(access, &id, &id).await.unwrap();
+    let head = fixture.simple(&[], "head");
+    fixture.point("refs/heads/main", head);
+    git.ensure_commit(access, main, &head.to_string(), LONG)
+        .await
+        .unwrap();
+    (pinned, head)
+}
+
+async fn can_export(store: &Store, access: &RepoAccess, commit: git2::Oid) -> bool {
+    let out = tempfile::tempdir().unwrap();
+    let exported = store
+        .git
+        .export(access, &commit.to_string(), &out.path().join("tree"), None)
+        .await;
+    match exported {
+        Ok(_) => true,
+        Err(GitError::NotFound { .. }) => false,
+        Err(error) => panic!("{error:?}"),
+    }
+}
+
+/// The Source names another Secret: its mirror has to be fetched before the old one is deleted, and gets the pins.
+#[tokio::test]
+async fn a_mirror_stays_until_its_reader_has_fetched_another_one_which_gets_its_pins() {
+    let (store, fixture) = (store(), Fixture::new());
+    let of = |secret: &str, reader: &str| fixture.access().with_secret(secret).with_reader(reader);
+    let old = of("shop/old", "shop/app");
+    let new = of("shop/new", "shop/app");
+    let (pinned, head) = pinned_and_rewritten(&store, &fixture, &old).await;
+
+    // The URL is invalid, then nothing was fetched yet, then another reader fetches the new mirror.
+    let invalid = BTreeMap::from([("shop/app".to_owned(), None)]);
+    assert_eq!(store.git.retain(invalid).await.unwrap(), 0);
+    assert_eq!(store.git.retain(readers(&[&new])).await.unwrap(), 0);
+    let colleague = of("shop/new", "shop/colleague");
+    let head_id = head.to_string();
+    store
+        .git
+        .ensure_commit(&colleague, None, &head_id, LONG)
+        .await
+        .unwrap();
+    assert_eq!(store.git.retain(readers(&[&new, &colleague])).await.unwrap(), 0);
+    assert!(can_export(&store, &old, pinned).await);
+
+    store.git.ensure_commit(&new, None, &head_id, LONG).await.unwrap();
+    assert_eq!(store.git.retain(readers(&[&new, &colleague])).await.unwrap(), 1);
+    assert!(!mirror_path(&store, &old).exists());
+    assert!(can_export(&store, &new, pinned).await);
+    let pins = store.git.list_pins(&new).await.unwrap();
+    assert_eq!(pins, BTreeMap::from([(pinned.to_string(), pinned.to_string())]));
+}
+
+/// A mirror without a Secret is shared by all namespaces, and another repository has other commits.
+#[tokio::test]
+async fn pins_do_not_go_to_a_mirror_for_everybody_nor_to_another_repository() {
+    let (store, fixture, elsewhere) = (store(), Fixture::new(), Fixture::new());
+    let old = fixture.access().with_secret("shop/git").with_reader("shop/app");
+    for (now, repository) in [
+        (fixture.access(), &fixture),
+        (elsewhere.access().with_secret("shop/git"), &elsewhere),
+    ] {
+        let (pinned, head) = pinned_and_rewritten(&store, &fixture, &old).await;
+        repository.point("refs/heads/now", {
+            let other = repository.simple(&[], "now");
+            assert_ne!(other, head);
+            other
+        });
+        let now = now.with_reader("shop/app");
+        let tip = repository
+            .repo
+            .refname_to_id("refs/heads/now")
+            .unwrap()
+            .to_string();
+        store.git.ensure_commit(&now, None, &tip, LONG).await.unwrap();
+        assert_eq!(store.git.retain(readers(&[&now])).await.unwrap(), 1);
+        assert!(!can_export(&store, &now, pinned).await);
+        assert_eq!(store.git.list_pins(&now).await.unwrap(), BTreeMap::new());
+        store.git.retain(BTreeMap::new()).await.unwrap();
+    }
+}
+
+/// Another Source with the name of a deleted one has to prove its access, although a third one keeps the mirror in use.
+#[tokio::test]
+async fn a_reader_that_is_gone_leaves_no_access_to_its_name() {
+    let (store, fixture) = (store(), Fixture::new());
+    let of = |secret: &str, reader: &str| fixture.access().with_secret(secret).with_reader(reader);
+    let (stays, gone) = (of("shop/git", "shop/stays"), of("shop/git", "shop/gone"));
+    let (pinned, head) = pinned_and_rewritten(&store, &fixture, &stays).await;
+    let id = head.to_string();
+    store.git.ensure_commit(&gone, None, &id, LONG).await.unwrap();
+    assert!(can_export(&store, &gone, head).await);
+    assert_eq!(store.git.retain(readers(&[&stays])).await.unwrap(), 0);
+    assert!(!can_export(&store, &gone, head).await);
+    assert!(can_export(&store, &stays, head).await);
+
+    // A reader that has moved to another Secret takes the pins with it; the mirror stays for the others.
+    let moved = of("shop/other", "shop/gone");
+    for access in [&gone, &moved] {
+        store.git.ensure_commit(access, None, &id, LONG).await.unwrap();
+    }
+    assert_eq!(store.git.retain(readers(&[&stays, &moved])).await.unwrap(), 0);
+    assert!(can_export(&store, &moved, pinned).await);
+    assert!(!can_export(&store, &gone, head).await);
+    assert!(can_export(&store, &stays, pinned).await);
+}
+
+/// A damaged mirror does not damage the one that takes its pins, and does not stay forever.
+#[tokio::test]
+async fn a_damaged_mirror_is_deleted_without_its_pins() {
+    let (store, fixture) = (store(), Fixture::new());
+    let of = |secret: &str| fixture.access().with_secret(secret).with_reader("shop/app");
+    let (old, new) = (of("shop/old"), of("shop/new"));
+    let (_, head) = pinned_and_rewritten(&store, &fixture, &old).await;
+    for pack in packs(&mirror_path(&store, &old)) {
+        replace(&pack, b"PACK");
+    }
+    let id = head.to_string();
+    store.git.ensure_commit(&new, None, &id, LONG).await.unwrap();
+    assert_eq!(store.git.retain(readers(&[&new])).await.unwrap(), 1);
+    assert!(!mirror_path(&store, &old).exists());
+    assert!(can_export(&store, &new, head).await);
+    assert!(!mirror_path(&store, &new).with_extension("damaged").exists());
 }
 
 #[tokio::test]

@@ -1,5 +1,6 @@
 //! Git over http and https: credentials, redirects, deadlines, limits, certificates.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -101,6 +102,99 @@ async fn a_poll_is_one_request_and_a_fetch_happens_only_after_a_change() {
     );
 }
 
+/// A host that issues tokens for an hour must not cause a clone each hour, nor the loss of pinned commits.
+#[tokio::test]
+async fn a_renewed_token_keeps_the_mirror_and_its_pins() {
+    let (fixture, first) = fixture();
+    let server = GitServer::with_token(fixture.folder.path().into(), "one").await;
+    let store = store();
+    let with = |token: &str| access(&server.url(), Credential::Bearer(token.into())).with_secret("shop/git");
+    let (main, id) = (Some("refs/heads/main"), first.to_string());
+    let git = &store.git;
+    git.ensure_commit(&with("one"), main, &id, LONG).await.unwrap();
+    git.pin(&with("one"), &id, &id).await.unwrap();
+    let second = fixture.simple(&[], "rewritten");
+    fixture.point("refs/heads/main", second);
+    let second = second.to_string();
+    git.ensure_commit(&with("one"), main, &second, LONG)
+        .await
+        .unwrap();
+
+    server.set_token("two");
+    let refused = git.list_refs(&with("one"), LONG).await.unwrap_err();
+    assert!(matches!(refused, GitError::Auth { .. }), "{refused:?}");
+    assert_eq!(git.retain(one_reader(&with("one"))).await.unwrap(), 0);
+    server.take_requests();
+    for renewed in ["two", "wrong"] {
+        for commit in [&id, &second] {
+            git.ensure_commit(&with(renewed), main, commit, LONG)
+                .await
+                .unwrap();
+            let out = store.folder.path().join(format!("{renewed}-{commit}"));
+            git.export(&with(renewed), commit, &out, None).await.unwrap();
+        }
+    }
+    assert_eq!(
+        server.take_requests(),
+        Vec::<String>::new(),
+        "it was fetched before"
+    );
+    assert_eq!(git.list_pins(&with("two")).await.unwrap().len(), 1);
+}
+
+fn one_reader(access: &RepoAccess) -> BTreeMap<String, Option<String>> {
+    BTreeMap::from([(access.reader().to_owned(), Some(access.mirror_key()))])
+}
+
+/// The mirror of a Secret is filled by one reader. Another one, for which the credential is wrong by now, reads
+/// nothing.
+#[tokio::test]
+async fn a_reader_without_access_is_not_served_what_another_has_fetched() {
+    let (fixture, commit) = fixture();
+    let server = GitServer::with_token(fixture.folder.path().into(), "right").await;
+    let store = store();
+    let with = |token: &str, reader: &str| {
+        access(&server.url(), Credential::Bearer(token.into()))
+            .with_secret("shop/git")
+            .with_reader(reader)
+    };
+    let (id, git) = (commit.to_string(), &store.git);
+    let owner = with("right", "shop/owner");
+    git.ensure_commit(&owner, None, &id, LONG).await.unwrap();
+
+    let spy = with("guessed", "shop/spy");
+    assert_eq!(spy.mirror_key(), owner.mirror_key());
+    let refused = |result: Result<(), GitError>| matches!(result, Err(GitError::Auth { .. }));
+    let missing = |result: Result<(), GitError>| matches!(result, Err(GitError::NotFound { .. }));
+    assert!(refused(git.ensure_commit(&spy, None, &id, LONG).await));
+    assert!(refused(
+        git.ensure_commit(&spy, Some("refs/heads/main"), &id, LONG).await
+    ));
+    let out = store.folder.path().join("out");
+    assert!(missing(git.export(&spy, &id, &out, None).await.map(|_| ())));
+    assert!(missing(git.pin(&spy, "a", &id).await));
+    assert_eq!(git.ancestry(&spy, &id, &id).await.unwrap(), Ancestry::Missing);
+
+    // The server is down: nobody can tell whether it would send the commit.
+    drop(server);
+    let unknown = git.ensure_commit(&spy, None, &id, LONG).await.unwrap_err();
+    assert!(matches!(unknown, GitError::Unreachable { .. }), "{unknown:?}");
+    git.ensure_commit(&owner, None, &id, LONG).await.unwrap();
+
+    let server = GitServer::with_token(fixture.folder.path().into(), "right").await;
+    let again = access(&server.url(), Credential::Bearer("right".into())).with_secret("shop/git");
+    git.ensure_commit(&again.clone().with_reader("shop/owner"), None, &id, LONG)
+        .await
+        .unwrap();
+    server.take_requests();
+    let colleague = again.with_reader("shop/colleague");
+    for _ in 0..2 {
+        git.ensure_commit(&colleague, None, &id, LONG).await.unwrap();
+    }
+    assert_eq!(server.take_requests().len(), 1, "one list of refs, and no pack");
+    git.export(&colleague, &id, &out, None).await.unwrap();
+}
+
 #[tokio::test]
 async fn concurrent_calls_for_the_same_commit_cause_one_fetch() {
     let (fixture, commit) = fixture();
@@ -142,11 +236,11 @@ async fn the_right_password_is_required() {
         basic("bob", "hunter3"),
         Credential::Bearer("hunter2".into()),
     ] {
-        let invalid = access(&server.url(), invalid);
+        let invalid = access(&server.url(), invalid).with_reader("shop/other");
         let error = store.git.list_refs(&invalid, LONG).await.unwrap_err();
         assert!(matches!(error, GitError::Auth { .. }), "{error:?}");
         assert!(!format!("{error:?} {error}").contains("hunter"), "{error:?}");
-        // Commits that another credential fetched cannot be read either.
+        // Commits that another reader has fetched cannot be read either.
         let error = store
             .git
             .ensure_commit(&invalid, None, &commit.to_string(), LONG)
@@ -407,7 +501,7 @@ async fn a_bad_pack_is_refused_and_harms_no_mirror() {
             "{error:?}"
         );
     }
-    let mirror = store.folder.path().join("mirrors").join(access.fingerprint());
+    let mirror = store.folder.path().join("mirrors").join(access.mirror_key());
     let left: Vec<_> = std::fs::read_dir(mirror.join("objects/pack")).unwrap().collect();
     assert_eq!(left.len(), 2, "{left:?}");
     server.corruption(None);
@@ -552,7 +646,7 @@ async fn a_fetch_that_is_too_large_is_refused_and_leaves_no_pack() {
             .folder
             .path()
             .join("mirrors")
-            .join(access.fingerprint())
+            .join(access.mirror_key())
             .join("objects/pack");
         assert_eq!(
             std::fs::read_dir(packs).map_or(0, Iterator::count),

@@ -24,7 +24,7 @@ pub(crate) struct GitServer {
 
 struct ServerState {
     root: PathBuf,
-    authorization: Option<String>,
+    authorization: Mutex<Option<String>>,
     requests: Mutex<Vec<String>>,
     hosts: Mutex<Vec<String>>,
     corruption: Mutex<Option<Corruption>>,
@@ -55,7 +55,7 @@ impl GitServer {
         let address = listener.local_addr().unwrap();
         let state = Arc::new(ServerState {
             root,
-            authorization,
+            authorization: Mutex::new(authorization),
             requests: Mutex::default(),
             hosts: Mutex::default(),
             corruption: Mutex::default(),
@@ -67,6 +67,11 @@ impl GitServer {
 
     pub(crate) fn url(&self) -> String {
         format!("http://{}/repo.git", self.address)
+    }
+
+    /// Serves the repositories to clients with another token.
+    pub(crate) fn set_token(&self, token: &str) {
+        *self.state.authorization.lock().unwrap() = Some(format!("Bearer {token}"));
     }
 
     /// Returns the requests since the last call.
@@ -108,6 +113,8 @@ async fn handle(
     state.hosts.lock().unwrap().push(text(header::HOST));
     if state
         .authorization
+        .lock()
+        .unwrap()
         .as_ref()
         .is_some_and(|expected| *expected != text(header::AUTHORIZATION))
     {
