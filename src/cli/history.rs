@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use jiff::SignedDuration;
-use starling_api::{RolloutAction, RolloutApproval};
+use starling_api::{RolloutAction, RolloutApproval, Source};
 use starling_core::journal::past;
 use starling_core::plan::Attribution;
 
@@ -54,7 +54,8 @@ pub(super) async fn run(arguments: HistoryArguments) -> anyhow::Result<()> {
     }
 }
 
-async fn read_objects(caller: &Caller, name: &str) -> anyhow::Result<Vec<RolloutSummary>> {
+/// Reads the history of a group from the objects on the management cluster.
+pub(super) async fn read_objects(caller: &Caller, name: &str) -> anyhow::Result<Vec<RolloutSummary>> {
     let group = lists::group(caller, name).await?;
     let actions: Vec<RolloutAction> = lists::all(caller).await?;
     let approvals: Vec<RolloutApproval> = lists::all(caller).await?;
@@ -63,7 +64,10 @@ async fn read_objects(caller: &Caller, name: &str) -> anyhow::Result<Vec<Rollout
         super::print_notice(&format!("cannot list earlier releases: {why:#}"));
         Vec::new()
     });
-    Ok(history::from_objects(&group, &kept, &actions, &approvals))
+    let sources: Vec<Source> = lists::all(caller).await?;
+    Ok(history::from_objects(
+        &group, &kept, &actions, &approvals, &sources,
+    ))
 }
 
 /// A table of the rollouts, with the remarks of each below its row.
@@ -116,7 +120,8 @@ fn unknown() -> String {
     "-".to_owned()
 }
 
-/// The lines below the row of a rollout: operator actions, failed clusters, and where the journal begins.
+/// The lines below the row of a rollout: operator actions, failed clusters, lost revisions, and where the journal
+/// begins.
 fn remarks(rollout: &RolloutSummary) -> Vec<String> {
     let actions = rollout.actions.iter().map(|action| {
         let Attribution { by, reason, at } = &action.attribution;
@@ -137,7 +142,13 @@ fn remarks(rollout: &RolloutSummary) -> Vec<String> {
     let late = rollout
         .recorded_from
         .map(|from| format!("recorded from {from} on"));
-    late.into_iter().chain(actions).chain(failed).collect()
+    let lost = (!rollout.lost.is_empty())
+        .then(|| format!("no rollback possible: {}", history::lost_text(&rollout.lost)));
+    late.into_iter()
+        .chain(actions)
+        .chain(failed)
+        .chain(lost)
+        .collect()
 }
 
 /// A duration to the second; a shorter one is printed as it is.
@@ -187,12 +198,16 @@ mod tests {
             until: Some(t(70)),
         });
         newer.failed.insert("eu-1".into(), "ApplyFailed: refused".into());
+        newer.lost.insert("app".into(), "main@sha1:abc".into());
+        newer.lost.insert("web".into(), "main@sha1:def".into());
         assert_eq!(
             text(&[newer, row(2)]),
             "ROLLOUT   STARTED                TOOK    OUTCOME                  CLUSTERS   REVISIONS\n\
              12        2027-01-15T08:00:00Z   -       in progress (rollback)   4/4        app=main@sha1:abc\n          \
              2027-01-15T08:01:00Z, until 2027-01-15T08:01:10Z  pause by jane: lunch\n          \
-             cluster eu-1 failed: ApplyFailed: refused\n\
+             cluster eu-1 failed: ApplyFailed: refused\n          \
+             no rollback possible: main@sha1:abc of entry app, main@sha1:def of entry web are neither in the repository \
+             nor in the mirror\n\
              2         2027-01-15T08:00:00Z   12m4s   succeeded                4/4        app=main@sha1:abc\n"
         );
     }

@@ -135,6 +135,9 @@ pub trait Artifacts: Send + Sync {
     /// Fetches the content, if the store does not have it.
     fn fetch<'a>(&'a self, artifact: &'a Artifact, timeout: Duration) -> ArtifactFuture<'a, ()>;
 
+    /// Fetches all content that the origin offers.
+    fn fetch_all<'a>(&'a self, origin: &'a Origin, timeout: Duration) -> ArtifactFuture<'a, ()>;
+
     /// Returns the relation of an artifact to an older revision of its origin.
     fn ancestry<'a>(&'a self, older: &'a Revision, artifact: &'a Artifact) -> ArtifactFuture<'a, Ancestry>;
 
@@ -225,6 +228,14 @@ impl Artifacts for ArtifactStores {
                 .git
                 .ensure_commit(access, reference, artifact.digest(), timeout);
             Ok(fetched.await?)
+        }
+        .boxed()
+    }
+
+    fn fetch_all<'a>(&'a self, origin: &'a Origin, timeout: Duration) -> ArtifactFuture<'a, ()> {
+        async move {
+            let Origin::Git(access) = origin;
+            Ok(self.git.fetch_all(access, timeout).await?)
         }
         .boxed()
     }

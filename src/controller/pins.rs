@@ -4,18 +4,24 @@
 //! releases, and every release that a rollback may name. An artifact is pinned before its revision is reported.
 //! Housekeeping deletes unneeded pins, so that nothing that waits for an artifact waits for the deletion.
 
+mod restore;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::apps::v1::ControllerRevision;
 use kube::ResourceExt;
 use kube::api::ListParams;
 use starling_api::{Source, SyncGroupStatus};
+use starling_core::revision::Revision;
+use starling_core::rollout::ReleaseSnapshot;
 
 use super::artifacts::{Artifact, ArtifactError, Origin, digest};
 use super::cache::ObjectKey;
 use super::caches::release_snapshots;
 use super::context::{Context, SourceContext};
 use super::hub::HubError;
+
+pub use restore::restore;
 
 /// Pins an artifact whose revision a Source is about to report.
 ///
@@ -33,8 +39,8 @@ pub async fn pin(
     context.artifacts.keep(artifact).await
 }
 
-/// Deletes unneeded pins: once after a start, and after new commits. Pins whose need is unknown are kept until the next
-/// sweep.
+/// Deletes unneeded pins: after a start, after new commits, and from time to time. Pins whose need is unknown are kept
+/// until the next sweep.
 pub async fn end_unneeded(context: &Context) {
     if !context.caches.source.pins.begin_sweep() {
         return;
@@ -54,6 +60,11 @@ async fn sweep(context: &Context) -> Result<usize, HubError> {
     // The pins are read first: a later pin is not among them, and a revision that is named later was pinned before.
     let pinned = pinned(context).await;
     let kept = kept(context).await?;
+    for source in context.objects.sources.select(|_| true) {
+        let key = ObjectKey::of(&*source);
+        let needed = kept.of_source.get(&key).cloned().unwrap_or_default();
+        context.caches.source.pins.set_needed(&key, needed);
+    }
     let mut needed = named(context);
     needed.extend(kept.revisions);
     let needed: BTreeSet<String> = needed
@@ -159,8 +170,23 @@ fn rolled(status: &SyncGroupStatus) -> impl Iterator<Item = &String> {
 #[derive(Default)]
 struct KeptReleases {
     revisions: BTreeSet<String>,
+    /// The revisions of each Source.
+    of_source: BTreeMap<ObjectKey, BTreeSet<Revision>>,
     /// Namespaces with a lost release. Somebody may restore it, and its revisions are unknown.
     unknown: BTreeSet<String>,
+}
+
+impl KeptReleases {
+    fn add(&mut self, namespace: &str, snapshot: &ReleaseSnapshot) {
+        for entry in &snapshot.entries {
+            let revision = snapshot.revision(&entry.name);
+            self.revisions.insert(revision.to_owned());
+            if let Ok(revision) = revision.parse() {
+                let source = ObjectKey::new(namespace, &entry.template.source_ref.name);
+                self.of_source.entry(source).or_default().insert(revision);
+            }
+        }
+    }
 }
 
 /// Returns the revisions of all stored releases, independent of current specs: `starling rollback --revision` may name
@@ -175,10 +201,8 @@ async fn kept(context: &Context) -> Result<KeptReleases, HubError> {
             .iter()
             .filter(|found| release_snapshots::is_of_a_group(found))
         {
-            match release_snapshots::revisions_of(release) {
-                Some(read) => kept
-                    .revisions
-                    .extend(read.into_iter().map(|entry| entry.revision)),
+            match release_snapshots::snapshot_of(release) {
+                Some(snapshot) => kept.add(&namespace, &snapshot),
                 None => {
                     let release = ObjectKey::of(release);
                     tracing::warn!(%release, "stored release not readable; no pin is deleted in its namespace");

@@ -10,9 +10,12 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::apps::v1::ControllerRevision;
 use kube::ResourceExt;
 use serde::Serialize;
-use starling_api::{ActionType, RolloutAction, RolloutApproval, RolloutDirection, RolloutPhase, SyncGroup};
+use starling_api::{
+    ActionType, RolloutAction, RolloutApproval, RolloutDirection, RolloutPhase, Source, SyncGroup,
+};
 use starling_core::journal::past::{PastRollout, RecordedAction};
 use starling_core::plan::{Attribution, Direction};
+use starling_core::rollout::ReleaseSnapshot;
 
 use crate::controller::caches::release_snapshots;
 use starling_ledger::{RolloutOutcome, RolloutRecord};
@@ -44,6 +47,10 @@ pub struct RolloutSummary {
     pub failed: BTreeMap<String, String>,
     /// The operator actions and approvals, oldest first.
     pub actions: Vec<RecordedAction>,
+    /// The revisions of entries that are neither in the repository nor in the mirror: no rollback to the release of the
+    /// rollout is possible. The journal does not have them.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub lost: BTreeMap<String, String>,
     /// The first entry of the journal, where the beginning is not recorded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recorded_from: Option<Timestamp>,
@@ -154,20 +161,25 @@ fn final_outcome(outcome: RolloutOutcome, last: &str) -> String {
 }
 
 /// Builds the history from the objects on the management cluster. `kept`: the ControllerRevisions under the name of the
-/// group.
+/// group. `sources`: the Sources of its namespace.
 #[must_use]
 pub fn from_objects(
     group: &SyncGroup,
     kept: &[ControllerRevision],
     actions: &[RolloutAction],
     approvals: &[RolloutApproval],
+    sources: &[Source],
 ) -> Vec<RolloutSummary> {
     let mut rows: BTreeMap<i64, RolloutSummary> = BTreeMap::new();
     for revision in started(group, kept) {
         let row = rows.entry(revision.revision).or_default();
         row.started_at = revision.creation_timestamp().map(|time| time.0);
         row.outcome = "superseded".to_owned();
-        for entry in release_snapshots::revisions_of(revision).unwrap_or_default() {
+        let Some(snapshot) = release_snapshots::snapshot_of(revision) else {
+            continue;
+        };
+        row.lost = lost(&snapshot, sources);
+        for entry in snapshot.revisions {
             row.revisions.insert(entry.sync, entry.revision);
         }
     }
@@ -199,12 +211,50 @@ pub fn from_objects(
             .iter()
             .map(|entry| (entry.sync.clone(), entry.revision.clone()))
             .collect();
+        let mut kept = kept.iter().filter(|release| is_release_of(group, release));
+        let snapshot = kept.find_map(|release| {
+            release_snapshots::snapshot_of(release).filter(|kept| kept.digest == rollout.release)
+        });
+        row.lost = snapshot.map_or_else(BTreeMap::new, |snapshot| lost(&snapshot, sources));
     }
     for (id, row) in &mut rows {
         row.rollout = *id;
         row.actions.sort_by_key(|action| action.attribution.at);
     }
     rows.into_values().rev().collect()
+}
+
+/// The revisions of a release that its Sources report as lost, by entry.
+#[must_use]
+pub fn lost(snapshot: &ReleaseSnapshot, sources: &[Source]) -> BTreeMap<String, String> {
+    let is_lost = |source: &str, revision: &str| {
+        let mut statuses = sources
+            .iter()
+            .filter(|found| found.name_any() == source)
+            .filter_map(|found| found.status.as_ref());
+        statuses.any(|status| status.lost_revisions.iter().any(|lost| lost == revision))
+    };
+    snapshot
+        .entries
+        .iter()
+        .map(|entry| (entry, snapshot.revision(&entry.name)))
+        .filter(|(entry, revision)| is_lost(&entry.template.source_ref.name, revision))
+        .map(|(entry, revision)| (entry.name.clone(), revision.to_owned()))
+        .collect()
+}
+
+/// Why no rollback to a release is possible: revisions by entry, at least one.
+#[must_use]
+pub fn lost_text(lost: &BTreeMap<String, String>) -> String {
+    let revisions: Vec<String> = lost
+        .iter()
+        .map(|(entry, revision)| format!("{revision} of entry {entry}"))
+        .collect();
+    let are = if revisions.len() == 1 { "is" } else { "are" };
+    format!(
+        "{} {are} neither in the repository nor in the mirror",
+        revisions.join(", ")
+    )
 }
 
 /// The outcome of a rollout in this phase.
@@ -295,7 +345,6 @@ fn describe(spec: &starling_api::RolloutActionSpec) -> String {
 mod tests {
     use serde_json::json;
     use starling_api::{EntryRevision, SyncEntry};
-    use starling_core::rollout::ReleaseSnapshot;
     use starling_core::target;
 
     use super::*;
@@ -322,7 +371,7 @@ mod tests {
             "apiVersion": "starling.dev/v1alpha1", "kind": "SyncGroup",
             "metadata": {"name": "shop", "uid": "u"}, "spec": {"clusterSelector": {}},
             "status": {"queue": [queued], "rollout": {
-                "id": 3, "phase": "RollingBack", "direction": "BackAtOnce", "startTime": "2026-11-21T11:00:00Z",
+                "id": 3, "release": release("good").digest, "phase": "RollingBack", "direction": "BackAtOnce", "startTime": "2026-11-21T11:00:00Z",
                 "revisions": [{"sync": "app", "revision": "good"}],
             }},
         }))
@@ -342,14 +391,26 @@ mod tests {
             kept("later", 2, 5, "u"),
             kept("first", 2, 1, "u"),
             kept("queued", 1, 0, "u"),
+            kept("good", 1, 2, "u"),
             kept("of another", 1, 0, "x"),
         ];
-        let rows = from_objects(&group, &kept, &[], &[]);
+        let lost: Source = serde_json::from_value(json!({
+            "apiVersion": "starling.dev/v1alpha1", "kind": "Source", "metadata": {"name": "shop"},
+            "spec": {"url": "https://git.example.com/shop.git", "ref": {"branch": "main"}},
+            "status": {"lostRevisions": ["first", "good"]},
+        }))
+        .unwrap();
+        let rows = from_objects(&group, &kept, &[], &[], &[lost]);
         let found: Vec<(i64, &str)> = rows
             .iter()
             .map(|row| (row.rollout, row.revisions["app"].as_str()))
             .collect();
-        assert_eq!(found, [(3, "good"), (2, "first")]);
+        assert_eq!(found, [(3, "good"), (2, "first"), (1, "good")]);
+        let lost: Vec<Option<&str>> = rows
+            .iter()
+            .map(|row| row.lost.get("app").map(String::as_str))
+            .collect();
+        assert_eq!(lost, [Some("good"), Some("first"), Some("good")]);
         assert_eq!(rows[0].outcome, "in progress");
         assert_eq!(rows[0].direction, Some(RolloutKind::ImmediateRollback));
     }

@@ -1,6 +1,6 @@
-//! Credentials that change: which commits stay available, and who may read them.
+//! Credentials that change, and a disk that is lost: which commits stay available, and who may read them.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
@@ -303,5 +303,90 @@ async fn a_source_is_not_served_what_only_others_could_fetch() -> Result<()> {
         .raw(OTHER_MEMBER, "/api/v1/namespaces/default/configmaps")
         .await?;
     assert!(!maps.contains("blue"), "{maps}");
+    world.stop().await
+}
+
+/// Returns the directory of the mirrors.
+fn mirrors(world: &World) -> PathBuf {
+    world.data().join("controller/git")
+}
+
+/// Returns the directory of the pins of the only mirror.
+fn pins(world: &World) -> Result<PathBuf> {
+    for mirror in std::fs::read_dir(mirrors(world))? {
+        let pins = mirror?.path().join("refs/starling/pins");
+        if pins.is_dir() {
+            return Ok(pins);
+        }
+    }
+    anyhow::bail!("no mirror has pins")
+}
+
+/// Returns the lines of the history of the group below the row of a rollout.
+async fn remarks(world: &World, rollout: i64) -> Result<Vec<String>> {
+    let history = starling(world, &["history", "shop"]).await?;
+    let mut lines = history
+        .lines()
+        .skip_while(|line| !line.starts_with(&format!("{rollout} ")));
+    lines.next().with_context(|| history.clone())?;
+    let below = lines.take_while(|line| line.starts_with(' '));
+    Ok(below.map(|line| line.trim().to_owned()).collect())
+}
+
+/// The disk of the controller is lost, and one of the releases was rewritten upstream.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_release_whose_commit_is_lost_is_named_and_the_others_are_pinned_again() -> Result<()> {
+    let repo = GitRepo::init()?;
+    let white = commit(&repo, "white")?;
+    let mut world = start(&repo.url(), None).await?;
+    rolled_out(&world, &white, "white").await?;
+    let copy = world.path().join("copy.git");
+    let (grey, blue) = grey_is_rewritten(&world, &repo, &white, &copy).await?;
+    world.kill()?;
+    std::fs::remove_dir_all(mirrors(&world))?;
+    world.start(&[]).await?;
+
+    let lost = json!([revision(&grey)]);
+    until(&world, "fleet", "source/shop", "grey is lost", |source| {
+        source["status"]["lostRevisions"] == lost
+    })
+    .await?;
+    let pins = pins(&world)?;
+    for kept in [&white, &blue] {
+        ensure!(pins.join(kept).is_file(), "{kept} is not pinned");
+    }
+    let remark = format!(
+        "no rollback possible: {} of entry app is neither in the repository nor in the mirror",
+        revision(&grey)
+    );
+    assert_eq!(remarks(&world, 1).await?, Vec::<String>::new());
+    assert_eq!(remarks(&world, 2).await?, [remark]);
+    assert_eq!(remarks(&world, 3).await?, Vec::<String>::new());
+    let why = starling(&world, &["why", "shop"]).await?;
+    let line = format!(
+        "No rollback to rollout 2: {} of entry app is neither in the repository nor in the mirror",
+        revision(&grey)
+    );
+    assert!(why.contains(&line), "{why}");
+    let rollback = ["rollback", "shop", "--revision", &grey, "--reason", "it is back"];
+    let refused = starling(&world, &rollback).await.unwrap_err().to_string();
+    assert!(
+        refused.contains("no rollback to this release is possible"),
+        "{refused}"
+    );
+
+    // The commit is pushed again. It is fetched with the next revision.
+    let copy = copy.to_str().context("a path")?;
+    let rescue = format!("{grey}:refs/heads/rescue");
+    git(repo.path(), &["fetch", "--quiet", copy, &rescue])?;
+    let green = commit(&repo, "green")?;
+    rolled_out(&world, &green, "green").await?;
+    until(&world, "fleet", "source/shop", "nothing is lost", |source| {
+        source["status"]["lostRevisions"].is_null()
+    })
+    .await?;
+    assert_eq!(remarks(&world, 2).await?, Vec::<String>::new());
+    starling(&world, &rollback).await?;
+    rolled_out(&world, &grey, "grey").await?;
     world.stop().await
 }

@@ -164,6 +164,11 @@ pub struct SourceStatus {
     /// origin, not a rewritten history.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub revision_origin: String,
+    /// Revisions of stored releases that are neither in the repository nor in the mirror. No rollback to their
+    /// releases is possible.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
+    pub lost_revisions: Vec<String>,
     /// Value of the annotation `starling.dev/requested-at` that the controller handled last.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub last_handled_reconcile_at: String,

@@ -167,6 +167,17 @@ impl GitStore {
         Err(GitError::not_found(access, format!("commit {commit}")))
     }
 
+    /// Fetches all heads and tags.
+    ///
+    /// # Errors
+    /// As [`Self::ensure_commit`].
+    pub async fn fetch_all(&self, access: &RepoAccess, timeout: Duration) -> Result<(), GitError> {
+        let call = self.call(access, timeout);
+        self.prepare(&call).await?;
+        let server_lock = self.lock_server(&call).await?;
+        self.fetch_one(&call, &server_lock, Want::Everything).await
+    }
+
     /// Determines the relation of `newer` to `older` in the mirror, within [`GitLimits::max_ancestry_commits`] and
     /// [`GitLimits::ancestry_timeout`].
     ///

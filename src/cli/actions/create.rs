@@ -7,17 +7,18 @@ use kube::{Api, Resource, ResourceExt};
 use serde::Serialize;
 use starling_api::{
     ActionType, Cluster, RolloutAction, RolloutActionSpec, RolloutApproval, RolloutApprovalSpec,
-    RolloutPhase, RolloutStatus, StageTaskType, SyncGroup,
+    RolloutPhase, RolloutStatus, Source, StageTaskType, SyncGroup,
 };
 use starling_core::plan::REST;
 use starling_core::revision::is_named;
+use starling_core::rollout::ReleaseSnapshot;
 
 use super::ActionArguments;
 use crate::cli::caller::Caller;
 use crate::cli::kube_errors;
 use crate::cli::lists::{self, Namespaced};
 use crate::controller::caches::release_snapshots;
-use crate::read_model::history::is_release_of;
+use crate::read_model::history::{is_release_of, lost, lost_text};
 
 /// Maximum length of `generateName`: the API server appends a suffix.
 const PREFIX: usize = 240;
@@ -63,8 +64,8 @@ pub(super) async fn act(
             bail!("the rollout has no current stage; give one with --stage");
         }
     }
-    if let Some(revision) = &subject.revision {
-        context.check_revision(revision).await?;
+    if action == ActionType::Rollback || subject.revision.is_some() {
+        context.check_release(subject.revision.as_deref()).await?;
     }
     let spec = RolloutActionSpec {
         group: common.group.clone(),
@@ -216,20 +217,22 @@ impl ActionContext {
         )
     }
 
-    /// Refuses a revision that no kept release has. A caller without the permission to list releases is not checked:
-    /// the controller checks again.
-    async fn check_revision(&self, revision: &str) -> anyhow::Result<()> {
+    /// Refuses a rollback to a revision that no kept release has, or to a release whose commits are lost. A caller
+    /// without the permission to list releases is not checked: the controller checks again.
+    async fn check_release(&self, revision: Option<&str>) -> anyhow::Result<()> {
         let Ok(mut kept) = lists::releases(&self.caller, &self.group).await else {
             return Ok(());
         };
         kept.retain(|release| is_release_of(&self.group, release));
         kept.sort_by_key(|release| std::cmp::Reverse(release.revision));
-        let revisions = kept.iter().filter_map(release_snapshots::revisions_of).flatten();
-        check_kept(
-            &self.group.name_any(),
-            revision,
-            revisions.map(|entry| entry.revision).collect(),
-        )
+        let kept: Vec<ReleaseSnapshot> = kept.iter().filter_map(release_snapshots::snapshot_of).collect();
+        if let Some(revision) = revision {
+            let revisions = kept.iter().flat_map(|kept| &kept.revisions);
+            let revisions = revisions.map(|entry| entry.revision.clone()).collect();
+            check_kept(&self.group.name_any(), revision, revisions)?;
+        }
+        let sources: Vec<Source> = lists::all(&self.caller).await?;
+        check_available(&self.group, revision, &kept, &sources)
     }
 
     /// The stage whose Approval task the rollout waits for, or the only stage with such a task.
@@ -367,6 +370,30 @@ fn check_kept(group: &str, revision: &str, kept: Vec<String>) -> anyhow::Result<
     )
 }
 
+/// Refuses a rollback to a release with commits that its Sources report as lost. `kept`: the kept releases, newest
+/// first. Without a revision, the release is the last known good one.
+fn check_available(
+    group: &SyncGroup,
+    revision: Option<&str>,
+    kept: &[ReleaseSnapshot],
+    sources: &[Source],
+) -> anyhow::Result<()> {
+    let status = group.status.as_ref();
+    let good = status.and_then(|status| status.last_known_good.as_ref());
+    let is_asked = |release: &&ReleaseSnapshot| match revision {
+        Some(revision) => {
+            let mut revisions = release.revisions.iter();
+            revisions.any(|entry| is_named(&entry.revision, revision))
+        }
+        None => good.is_some_and(|good| good.release == release.digest),
+    };
+    let lost = kept.iter().find(is_asked).map(|release| lost(release, sources));
+    match lost.filter(|lost| !lost.is_empty()) {
+        Some(lost) => bail!("no rollback to this release is possible: {}", lost_text(&lost)),
+        None => Ok(()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
@@ -460,6 +487,35 @@ mod tests {
             error,
             r#"SyncGroup shop does not select Cluster eu; its clusterSelector is {"matchLabels":{"tier":"prod"}}"#
         );
+    }
+
+    #[test]
+    fn a_rollback_needs_a_release_whose_commits_are_available() {
+        let entry = json!({"name": "app", "sourceRef": {"name": "shop"}, "path": "./app"});
+        let release = |digest: &str, revision: &str| ReleaseSnapshot {
+            digest: digest.into(),
+            revisions: serde_json::from_value(json!([{"sync": "app", "revision": revision}])).unwrap(),
+            entries: vec![serde_json::from_value(entry.clone()).unwrap()],
+        };
+        let kept = [release("r3", "v3@sha1:3"), release("r2", "v2@sha1:2")];
+        let source: Source = serde_json::from_value(json!({
+            "apiVersion": "starling.dev/v1alpha1", "kind": "Source", "metadata": {"name": "shop"},
+            "spec": {"url": "https://git.example.com/shop.git", "ref": {"branch": "main"}},
+            "status": {"lostRevisions": ["v2@sha1:2"]},
+        }))
+        .unwrap();
+        let with_good =
+            |good: &str| group(&[], &json!({"lastKnownGood": {"release": good, "revisions": []}}));
+        for (good, revision, is_lost) in [
+            ("r3", None, false),
+            ("r2", None, true),
+            ("r2", Some("v3"), false),
+            ("r3", Some("v2"), true),
+            ("none", None, false),
+        ] {
+            let checked = check_available(&with_good(good), revision, &kept, std::slice::from_ref(&source));
+            assert_eq!(checked.is_err(), is_lost, "{good} {revision:?}");
+        }
     }
 
     #[test]

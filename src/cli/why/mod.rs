@@ -7,14 +7,17 @@ use std::path::{Path, PathBuf};
 use anyhow::bail;
 use clap::Args;
 use jiff::Timestamp;
-use starling_api::{Cluster, SyncResource};
+use starling_api::{Cluster, Source, SyncResource};
 
 use super::caller::{Caller, CallerArguments};
+use super::history;
 use super::lists;
 use super::output::Form;
 use super::value::InvalidValue;
 use crate::controller::hub::Hub;
-use crate::read_model::explanation::{NamespaceObjects, Past, Present, Subject, SubjectExplanation};
+use crate::read_model::explanation::{
+    LostRelease, NamespaceObjects, Past, Present, Subject, SubjectExplanation,
+};
 
 /// Options of `why`.
 #[derive(Debug, Args)]
@@ -66,10 +69,13 @@ async fn present(
     caller: &CallerArguments,
 ) -> anyhow::Result<Vec<SubjectExplanation>> {
     let caller = Caller::sign_in(caller).await?;
+    let sources: Vec<Source> = lists::all(&caller).await?;
+    let mut statuses = sources.iter().filter_map(|source| source.status.as_ref());
+    let is_any_lost = statuses.any(|status| !status.lost_revisions.is_empty());
     let objects = NamespaceObjects {
         namespace: caller.namespace.clone(),
         groups: lists::all(&caller).await?,
-        sources: lists::all(&caller).await?,
+        sources,
         clusters: lists::all(&caller).await?,
         syncs: lists::all(&caller).await?,
         approvals: lists::all(&caller).await?,
@@ -77,7 +83,13 @@ async fn present(
     };
     let present = Present::new(objects, Hub::new(caller.client.clone()), data_dir);
     Ok(match subject {
-        Subject::Group(name) => vec![present.group(name).await?],
+        Subject::Group(name) => {
+            let mut explained = present.group(name).await?;
+            if is_any_lost {
+                explained.lost = LostRelease::of(&history::read_objects(&caller, name).await?);
+            }
+            vec![explained]
+        }
         Subject::Cluster(name) => {
             present
                 .cluster(&lists::one::<Cluster>(&caller, name).await?)

@@ -5,6 +5,7 @@ use starling_core::explain::Estimate;
 
 use crate::cli::output::{self, Form, Table};
 use crate::read_model::explanation::{ClusterState, SubjectExplanation};
+use crate::read_model::history;
 
 pub(super) fn print(explanations: &[SubjectExplanation], form: Form) -> anyhow::Result<()> {
     match form {
@@ -52,6 +53,13 @@ fn text_of(explained: &SubjectExplanation) -> String {
         text.push_str(&format!(
             "{}  {} by {}{why}\n",
             attribution.at, action.what, attribution.by
+        ));
+    }
+    for release in &explained.lost {
+        text.push_str(&format!(
+            "No rollback to rollout {}: {}\n",
+            release.rollout,
+            history::lost_text(&release.revisions)
         ));
     }
     text
@@ -116,7 +124,7 @@ mod tests {
     use starling_core::plan::Attribution;
 
     use super::*;
-    use crate::read_model::explanation::{EntryState, JournalEntry};
+    use crate::read_model::explanation::{EntryState, JournalEntry, LostRelease};
 
     fn time(text: &str) -> Timestamp {
         text.parse().unwrap()
@@ -152,6 +160,7 @@ mod tests {
             }),
             clusters: Vec::new(),
             actions: Vec::new(),
+            lost: Vec::new(),
         };
         assert_eq!(
             text_of(&explained),
@@ -195,13 +204,18 @@ mod tests {
             },
             until: None,
         });
+        explained.lost.push(LostRelease {
+            rollout: 2,
+            revisions: [("app".to_owned(), "v0".to_owned())].into(),
+        });
         assert_eq!(
             text_of(&explained),
             "cluster/b, rollout 3 of shop/web at 2026-11-20T10:00:00Z (journal entry 7, written 2026-11-20T09:59:00Z): waits to start\n\
              Next: the soak ends\n\
              CLUSTER   STAGE   ENTRY   REVISION   STATE   DECISION\n\
              b         *       app     v1         none    done\n\
-             2026-11-20T09:00:00Z  approve stage canary by jane\n"
+             2026-11-20T09:00:00Z  approve stage canary by jane\n\
+             No rollback to rollout 2: v0 of entry app is neither in the repository nor in the mirror\n"
         );
     }
 }

@@ -225,11 +225,16 @@ fn is_replaceable(found: &ControllerRevision, group: &SyncGroup) -> bool {
     is_of_a_group(found) || (found.owner_references().is_empty() && is_labelled)
 }
 
-/// Returns the revisions of a stored release; `None` if the release is lost: the object cannot be read, or does not
-/// match its digest.
+/// Returns a stored release; `None` if the release is lost: the object cannot be read, or does not match its digest.
+#[must_use]
+pub fn snapshot_of(kept: &ControllerRevision) -> Option<ReleaseSnapshot> {
+    read_intact(kept.clone())
+}
+
+/// Returns the revisions of a stored release, as [`snapshot_of`].
 #[must_use]
 pub fn revisions_of(kept: &ControllerRevision) -> Option<Vec<EntryRevision>> {
-    Some(read_intact(kept.clone())?.revisions)
+    Some(snapshot_of(kept)?.revisions)
 }
 
 /// Returns whether an object stores a release of a group. StatefulSets and DaemonSets use the same kind.

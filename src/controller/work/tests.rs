@@ -14,6 +14,7 @@ use super::super::cache::Event;
 use super::super::caches::connections::Connection;
 use super::super::caches::drift_states::DriftState;
 use super::super::caches::health::SyncHealth;
+use super::super::caches::pins::Search;
 use super::super::caches::plan_memo::PlanMemo;
 use super::super::gates::{GateTools, Open};
 use super::super::hub::testing;
@@ -21,6 +22,7 @@ use super::super::ports::Ports;
 use super::super::run::{Settings, assemble};
 use super::super::tree_renderer::TreeRenderer;
 use super::*;
+use starling_core::revision::Revision;
 use starling_core::rollout::{AdmissionRef, ReleaseSnapshot};
 use starling_git::{Credential, GitLimits, GitStore, RepoAccess, RepoUrl};
 use starling_ledger::Ledger;
@@ -112,7 +114,15 @@ fn fill(context: &Context, name: &str) {
         .origins
         .set(&source, Origin::Git(RepoAccess::new(url, Credential::None)));
     let revision = format!("main@sha1:{}", "1".repeat(40));
-    context.caches.source.pins.record(&key, revision.parse().unwrap());
+    let revision: Revision = revision.parse().unwrap();
+    let pins = &context.caches.source.pins;
+    pins.record(&key, revision.clone());
+    pins.set_needed(&key, [revision.clone()].into());
+    let search = Search {
+        latest: revision,
+        absent: BTreeSet::new(),
+    };
+    pins.record_search(&key, search, true);
 
     let config = MemberConfig::from_kubeconfig(KUBECONFIG).unwrap();
     let connection = Connection {

@@ -15,6 +15,7 @@ use serde::Serialize;
 use starling_core::explain::{Estimate, Explanation};
 use starling_core::journal::past::RecordedAction;
 
+use super::history::RolloutSummary;
 use super::recorded::RecordedError;
 use crate::controller::hub::HubError;
 
@@ -80,6 +81,32 @@ pub struct SubjectExplanation {
     /// The operator actions in effect; empty for the present.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub actions: Vec<RecordedAction>,
+    /// The releases of a group that no rollback can go back to; empty for the past.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub lost: Vec<LostRelease>,
+}
+
+/// A release with revisions that are neither in the repository nor in the mirror.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LostRelease {
+    /// Number of the rollout of the release.
+    pub rollout: i64,
+    /// The revisions, by entry.
+    pub revisions: BTreeMap<String, String>,
+}
+
+impl LostRelease {
+    /// Returns the lost releases in a history.
+    #[must_use]
+    pub fn of(history: &[RolloutSummary]) -> Vec<Self> {
+        let lost = history.iter().filter(|row| !row.lost.is_empty());
+        lost.map(|row| Self {
+            rollout: row.rollout,
+            revisions: row.lost.clone(),
+        })
+        .collect()
+    }
 }
 
 /// An entry of the journal. Serialised as an array of its number and its time.
@@ -248,6 +275,7 @@ mod tests {
             estimate: None,
             clusters: Vec::new(),
             actions: Vec::new(),
+            lost: Vec::new(),
         };
         assert_eq!(
             serde_json::to_string(&explanation).unwrap(),

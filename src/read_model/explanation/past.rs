@@ -153,6 +153,7 @@ impl GroupState {
             estimate: None,
             clusters: clusters.filter_map(|name| self.cluster_state(name)).collect(),
             actions: actions.collect(),
+            lost: Vec::new(),
         }
     }
 

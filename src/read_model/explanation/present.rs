@@ -233,6 +233,7 @@ impl Present {
             estimate: None,
             clusters: Vec::new(),
             actions: Vec::new(),
+            lost: Vec::new(),
         }
     }
 }

@@ -228,6 +228,19 @@ impl Artifacts for Mirrors {
         .boxed()
     }
 
+    fn fetch_all<'a>(&'a self, origin: &'a Origin, timeout: Duration) -> PortFuture<'a, ()> {
+        async move {
+            let Origin::Git(access) = origin;
+            let commits = self
+                .server
+                .request(access, timeout, |history| history.commits.clone())
+                .await?;
+            self.disk.data().commits.extend(commits);
+            Ok(())
+        }
+        .boxed()
+    }
+
     fn ancestry<'a>(&'a self, older: &'a Revision, artifact: &'a Artifact) -> PortFuture<'a, Ancestry> {
         async move { Ok(self.ancestry(older.commit().as_str(), artifact.digest())) }.boxed()
     }

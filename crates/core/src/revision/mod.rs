@@ -22,7 +22,7 @@ pub use resolve::{MAX_EXAMPLES, ResolveError, resolve};
 ///
 /// The format is `main@sha1:<commit>` or `v1.4.2@sha1:<commit>`, and `sha1:<commit>` if the Source names the commit
 /// itself; `sha256:` in repositories with that object format. It is that of Flux.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Revision {
     /// The branch or tag; `None`: the Source names the commit itself.

@@ -7,6 +7,8 @@ mod observe;
 mod report;
 mod validate;
 
+use std::collections::BTreeSet;
+
 use starling_api::Source;
 use starling_core::revision::Revision;
 
@@ -32,6 +34,20 @@ enum ResolveResult {
     Failed { reason: &'static str, message: String },
 }
 
+/// A result, and what was found out about earlier revisions.
+#[derive(Debug)]
+struct Observed {
+    result: ResolveResult,
+    /// The revisions of stored releases that are lost; `None`: not known.
+    lost: Option<BTreeSet<Revision>>,
+}
+
+impl From<ResolveResult> for Observed {
+    fn from(result: ResolveResult) -> Self {
+        Self { result, lost: None }
+    }
+}
+
 /// Reconciles one Source.
 ///
 /// # Errors
@@ -40,12 +56,12 @@ pub async fn reconcile(context: SourceContext<'_>, key: &ObjectKey) -> Result<Ne
     let Some(source) = context.sources.get(key) else {
         return Ok(Next::OnEvent);
     };
-    let result = match validate(&source) {
-        Err(blocked) => ResolveResult::Blocked(blocked),
+    let observed = match validate(&source) {
+        Err(blocked) => ResolveResult::Blocked(blocked).into(),
         Ok(valid) => observe::observe(context, &valid).await,
     };
-    let next = next(&source, &result);
-    report::report(context, &source, result).await?;
+    let next = next(&source, &observed.result);
+    report::report(context, &source, observed).await?;
     Ok(next)
 }
 

@@ -3,14 +3,14 @@
 use starling_api::Source;
 use starling_core::revision::{AdvanceDecision, Ancestry, Revision, advance, depends_on_ancestry};
 
-use super::ResolveResult;
 use super::validate::ValidSource;
+use super::{Observed, ResolveResult};
 use crate::controller::artifacts::{Artifact, ArtifactError, Origin};
 use crate::controller::caches::origins::OriginError;
 use crate::controller::context::SourceContext;
 use crate::controller::pins;
 
-pub(super) async fn observe(context: SourceContext<'_>, valid: &ValidSource<'_>) -> ResolveResult {
+pub(super) async fn observe(context: SourceContext<'_>, valid: &ValidSource<'_>) -> Observed {
     let source = valid.source;
     let origin = match context
         .origins
@@ -18,15 +18,16 @@ pub(super) async fn observe(context: SourceContext<'_>, valid: &ValidSource<'_>)
         .await
     {
         Ok(origin) => origin,
-        Err(error) => return unaddressed(&error),
+        Err(error) => return unaddressed(&error).into(),
     };
     context.start_rates.wait_for_request(origin.host()).await;
     match follow(context, valid, &origin).await {
-        Ok(result) => result,
+        Ok(observed) => observed,
         Err(error) => ResolveResult::Failed {
             reason: error.reason(),
             message: message(source, &error),
-        },
+        }
+        .into(),
     }
 }
 
@@ -34,27 +35,41 @@ async fn follow(
     context: SourceContext<'_>,
     valid: &ValidSource<'_>,
     origin: &Origin,
-) -> Result<ResolveResult, ArtifactError> {
+) -> Result<Observed, ArtifactError> {
     let (source, artifacts) = (valid.source, context.artifacts);
     let timeout = source.spec.timeout.as_std();
     let artifact = artifacts.resolve(origin, &valid.policy, timeout).await?;
     artifacts.fetch(&artifact, timeout).await?;
-    let last = last_revision(source);
+    let result = decide(context, valid, &artifact).await?;
+    let lost = pins::restore(context, source, &artifact).await;
+    Ok(Observed { result, lost })
+}
+
+/// Decides whether the Source advances to an artifact, and pins it then.
+async fn decide(
+    context: SourceContext<'_>,
+    valid: &ValidSource<'_>,
+    artifact: &Artifact,
+) -> Result<ResolveResult, ArtifactError> {
+    let (source, last) = (valid.source, last_revision(valid.source));
     if last.as_ref() == Some(&artifact.revision) {
-        return Ok(ResolveResult::Latest(artifact.revision));
+        return Ok(ResolveResult::Latest(artifact.revision.clone()));
     }
     let found = artifact.revision.clone();
     let ancestry = match &last {
         Some(last) if depends_on_ancestry(&valid.policy, last, &found) => {
-            artifacts.ancestry(last, &artifact).await?
+            context.artifacts.ancestry(last, artifact).await?
         }
         Some(_) | None => Ancestry::default(),
     };
     Ok(
         match advance(&valid.policy, last.as_ref(), found, ancestry, valid.rules) {
-            AdvanceDecision::Unchanged => ResolveResult::Latest(artifact.revision),
+            AdvanceDecision::Unchanged => ResolveResult::Latest(artifact.revision.clone()),
             AdvanceDecision::Move(revision) => {
-                let latest = Artifact { revision, ..artifact };
+                let latest = Artifact {
+                    revision,
+                    ..artifact.clone()
+                };
                 pins::pin(context, source, &latest).await?;
                 ResolveResult::Latest(latest.revision)
             }

@@ -7,17 +7,17 @@ use starling_api::{Source, SourceStatus};
 
 use super::super::{ReconcileError, ready, retrying, stalled};
 use super::validate::SourceBlocked;
-use super::{ResolveResult, observe};
+use super::{Observed, ResolveResult, observe};
 use crate::controller::context::SourceContext;
 use crate::controller::event_handlers::ChangedBy;
 
 pub(super) async fn report(
     context: SourceContext<'_>,
     source: &Source,
-    result: ResolveResult,
+    observed: Observed,
 ) -> Result<(), ReconcileError> {
     let before = source.status.clone().unwrap_or_default();
-    let after = status(source, &before, result, context.clock.now());
+    let after = status(source, &before, observed, context.clock.now());
     if after == before {
         return Ok(());
     }
@@ -31,7 +31,8 @@ pub(super) async fn report(
     Ok(())
 }
 
-fn status(source: &Source, before: &SourceStatus, result: ResolveResult, now: Timestamp) -> SourceStatus {
+fn status(source: &Source, before: &SourceStatus, observed: Observed, now: Timestamp) -> SourceStatus {
+    let Observed { result, lost } = observed;
     let (revision, updates) = match result {
         ResolveResult::Blocked(blocked @ SourceBlocked::Suspended) => {
             let message = blocked.to_string();
@@ -69,6 +70,10 @@ fn status(source: &Source, before: &SourceStatus, result: ResolveResult, now: Ti
         revision_origin: match revision {
             Some(_) => observe::origin(source),
             None => before.revision_origin.clone(),
+        },
+        lost_revisions: match lost {
+            Some(lost) => lost.iter().map(ToString::to_string).collect(),
+            None => before.lost_revisions.clone(),
         },
         last_handled_reconcile_at: source
             .annotations()
