@@ -142,6 +142,7 @@ impl Generator {
             digest: self.text(),
             resource_version: self.below(100).to_string(),
             fields_digest: self.name("f"),
+            fields_time: self.name("2026-01-01T00:00:0"),
             uid: self.name("u"),
             management: ManagementState {
                 left_alone: self.below(2) == 0,

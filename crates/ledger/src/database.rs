@@ -36,6 +36,11 @@ static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| {
             "record attempts",
             include_str!("../../../migrations/0006_record_attempts.sql"),
         ),
+        migration(
+            7,
+            "fields time",
+            include_str!("../../../migrations/0007_fields_time.sql"),
+        ),
     ])
 });
 

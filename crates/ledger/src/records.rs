@@ -23,12 +23,12 @@ impl Ledger {
     pub async fn load_records(&self, cluster_id: &str, owner: &str) -> Result<Recorded, LedgerError> {
         let rows = sqlx::query(
             "SELECT obj_group, kind, namespace, name, digest, resource_version, fields_digest, uid, management,
-                    (SELECT attempted_at FROM record_attempts WHERE cluster_id = ?1 AND owner = ?2)
+                    fields_time, (SELECT attempted_at FROM record_attempts WHERE cluster_id = ?1 AND owner = ?2)
              FROM applied_objects WHERE cluster_id = ?1 AND owner = ?2",
         )
         .bind(cluster_id)
         .bind(owner)
-        .try_map(|row| Ok((row.try_get::<Option<Micros>, _>(9)?, read(&row)?)))
+        .try_map(|row| Ok((row.try_get::<Option<Micros>, _>(10)?, read(&row)?)))
         .fetch_all(&self.readers)
         .await
         .map_err(|source| self.unread(format!("records of {owner} on {cluster_id}"), source))?;
@@ -102,13 +102,15 @@ impl Ledger {
                 .await?;
                 sqlx::query(
                     "INSERT INTO applied_objects (cluster_id, owner, obj_group, kind, namespace, name,
-                                                  digest, resource_version, fields_digest, uid, management)
+                                                  digest, resource_version, fields_digest, uid, fields_time,
+                                                  management)
                      SELECT ?1, ?2, value ->> 0, value ->> 1, value ->> 2, value ->> 3,
-                            value ->> 4, value ->> 5, value ->> 6, value ->> 7, value ->> 8
+                            value ->> 4, value ->> 5, value ->> 6, value ->> 7, value ->> 8, value ->> 9
                      FROM json_each(?3) WHERE true
                      ON CONFLICT (cluster_id, owner, obj_group, kind, namespace, name) DO UPDATE SET
                          digest = excluded.digest, resource_version = excluded.resource_version,
-                         fields_digest = excluded.fields_digest, uid = excluded.uid, management = excluded.management",
+                         fields_digest = excluded.fields_digest, uid = excluded.uid,
+                         fields_time = excluded.fields_time, management = excluded.management",
                 )
                 .bind(&cluster_id)
                 .bind(&owner)
@@ -225,6 +227,7 @@ fn encode_records(records: &BTreeMap<ObjectId, Record>) -> Result<String, Ledger
                 digest,
                 resource_version,
                 fields_digest,
+                fields_time,
                 uid,
                 management,
             } = record;
@@ -242,6 +245,7 @@ fn encode_records(records: &BTreeMap<ObjectId, Record>) -> Result<String, Ledger
                 resource_version,
                 fields_digest,
                 uid,
+                fields_time,
             ];
             Ok(texts.into_iter().cloned().chain([management]).collect())
         })
@@ -283,6 +287,7 @@ fn read(row: &SqliteRow) -> Result<(ObjectId, Record), sqlx::Error> {
         fields_digest: row.try_get(6)?,
         uid: row.try_get(7)?,
         management: management(row.try_get(8)?)?,
+        fields_time: row.try_get(9)?,
     };
     Ok((key, record))
 }

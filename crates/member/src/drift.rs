@@ -327,9 +327,13 @@ fn drifted(metadata: &Metadata<'_>) -> Finding {
     Finding::Drifted(Some((metadata.our_fields(), metadata.managers())))
 }
 
-/// Whether another manager took a field that Starling applied, or the object was replaced. An unchanged
-/// `resourceVersion` rules out both.
+/// Whether another manager took a field that Starling applied, the object was replaced, or it was applied again under
+/// the name of Starling, by this Starling without a known response or by somebody else. An unchanged `resourceVersion`
+/// rules out all of them.
 fn differs(metadata: &Metadata<'_>, record: &Record) -> bool {
     metadata.resource_version != record.resource_version
-        && (metadata.uid != record.uid || metadata.fields_digest() != record.fields_digest)
+        && (record.digest.is_empty()
+            || metadata.uid != record.uid
+            || metadata.fields_digest() != record.fields_digest
+            || metadata.fields_time() != record.fields_time)
 }

@@ -107,23 +107,34 @@ fn fields_of(fields: &RawValue) -> FieldSet {
 }
 
 impl Metadata<'_> {
-    /// The fields that Starling applied, as the API server wrote them; `None` without an entry of Starling. A manager
-    /// has only one entry of server-side apply, whatever version was applied.
+    /// Starling's entry of server-side apply. A manager has only one, whatever version was applied.
+    fn own_entry(&self) -> Option<&ManagedFields<'_>> {
+        self.managed_fields.iter().find(|entry| entry.is_ours())
+    }
+
+    /// The fields that Starling applied, as the API server wrote them; `None` without an entry of Starling.
     fn applied_fields(&self) -> Option<&RawValue> {
-        self.managed_fields
-            .iter()
-            .find(|entry| entry.is_ours())
-            .and_then(|entry| entry.fields_v1)
+        self.own_entry().and_then(|entry| entry.fields_v1)
     }
 
     /// `sha256:` and 64 hex digits over the fields that Starling applied; empty without an entry of Starling.
     ///
     /// A manager that changes or removes an applied value takes its field from the entry of Starling, so a changed
-    /// digest means drift. The timestamp of the entry is not part of the digest.
+    /// digest means drift. [`Self::fields_time`] is not part of the digest.
     pub(super) fn fields_digest(&self) -> String {
         self.applied_fields()
             .map(|fields| format!("sha256:{}", hex::encode(Sha256::digest(fields.get().as_bytes()))))
             .unwrap_or_default()
+    }
+
+    /// The time of the entry of Starling; empty without one. It has seconds.
+    ///
+    /// It changes with each apply under the name of Starling that changes the object, and with nothing else. So another
+    /// time means that values went back although the fields are the same: the member was restored from a backup, or
+    /// somebody else applies under this name.
+    pub(super) fn fields_time(&self) -> &str {
+        let time = self.own_entry().map_or("", |entry| entry.time.as_str());
+        if is_plain(time) { time } else { "" }
     }
 
     /// Returns the record after the object with this digest was applied.
@@ -132,6 +143,7 @@ impl Metadata<'_> {
             digest: digest.to_owned(),
             resource_version: self.resource_version.clone(),
             fields_digest: self.fields_digest(),
+            fields_time: self.fields_time().to_owned(),
             uid: self.uid.clone(),
             management: ManagementState {
                 left_alone: self.is_left_alone(),

@@ -40,6 +40,8 @@ pub struct Record {
     pub resource_version: String,
     /// `sha256:` and 64 hex digits over our entry of `metadata.managedFields`; empty if the response had none.
     pub fields_digest: String,
+    /// `time` of that entry; empty if it had none.
+    pub fields_time: String,
     /// `metadata.uid` of the response.
     pub uid: String,
     /// The management state when the object was last observed.

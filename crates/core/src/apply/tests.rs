@@ -54,6 +54,7 @@ fn record(content: u8, uid: &str) -> Record {
         digest: format!("sha256:{content}"),
         resource_version: "7".into(),
         fields_digest: "f".into(),
+        fields_time: "2026-01-01T00:00:00Z".into(),
         uid: uid.into(),
         management: ManagementState::default(),
     }

@@ -113,6 +113,7 @@ pub(crate) fn mk_record(text: &str) -> Record {
         digest: format!("sha256:{text}"),
         resource_version: text.into(),
         fields_digest: format!("sha256:fields-{text}"),
+        fields_time: format!("time-{text}"),
         uid: format!("uid-{text}"),
         management: ManagementState {
             released: text.into(),

@@ -64,6 +64,7 @@ fn record() -> impl Strategy<Value = Record> {
         |(digest, resource_version, fields_digest, uid, management)| Record {
             digest,
             resource_version,
+            fields_time: fields_digest.clone(),
             fields_digest,
             uid,
             management,

@@ -1,7 +1,11 @@
 //! Drift is found from metadata alone, without a write, and repaired by the next apply.
 
-use serde_json::json;
-use starling_api::OWNER_LABEL;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use kube::api::{Patch, PatchParams};
+use serde_json::{Value, json};
+use starling_api::{FIELD_MANAGER, OWNER_LABEL};
 
 use crate::world::{World, key};
 
@@ -153,4 +157,88 @@ async fn objects_of_a_kind_that_is_no_longer_served_have_drifted() {
         "{report:?}"
     );
     assert_eq!(report.drifted.into_iter().collect::<Vec<_>>(), [gone]);
+}
+
+/// Waits until a write has another time than those before it: `managedFields` has seconds.
+async fn next_second() {
+    let second = Timestamp::now().as_second();
+    while Timestamp::now().as_second() == second {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// Guards against values that go back under our own name: the member was restored from a backup, or a controller with a
+/// wrong kubeconfig wrote them. Our entry then has the same fields, and another time.
+#[tokio::test]
+async fn an_older_value_under_our_own_name_is_drift() {
+    let mut world = World::new("driftback").await;
+    let objects = |value: &str| {
+        [
+            world.map("back", &json!({"k": value})),
+            world.map("same", &json!({"k": "1"})),
+        ]
+    };
+    let (older, newer) = (objects("1"), objects("2"));
+    world.apply_ok(&older).await;
+    world.apply_ok(&newer).await;
+    let fields = world.records[&world.map_key("back")].fields_digest.clone();
+    next_second().await;
+    let as_starling = PatchParams::apply(FIELD_MANAGER).force();
+    for object in &older {
+        let body: Value = serde_json::from_slice(&object.body).unwrap();
+        let patch = Patch::Apply(body);
+        world
+            .maps()
+            .patch(&object.key.name, &as_starling, &patch)
+            .await
+            .unwrap();
+    }
+    assert_eq!(world.value("back", "k").await.as_deref(), Some("1"));
+
+    let before = world.member.requests();
+    let report = world.find_drift().await;
+    assert_eq!(world.member.requests() - before, 1, "one list, as without drift");
+    // An apply that changes nothing keeps the time.
+    let found: Vec<_> = report.drifted.iter().map(|key| key.name.as_str()).collect();
+    assert_eq!(found, ["back"]);
+
+    world.drifted = report.drifted;
+    assert_eq!(world.apply_ok(&newer).await, ["configured back"]);
+    assert_eq!(world.value("back", "k").await.as_deref(), Some("2"));
+    assert_eq!(
+        world.records[&world.map_key("back")].fields_digest,
+        fields,
+        "the fields are the same"
+    );
+    let report = world.find_drift().await;
+    assert!(report.drifted.is_empty(), "{report:?}");
+}
+
+/// Guards against a request without a known response, after which the Sync returned to the release that its status
+/// reports as applied: the values are those of the other release, and may have the same fields and, to the second, the
+/// same time.
+#[tokio::test]
+async fn an_unconfirmed_object_that_was_written_since_is_drift() {
+    let mut world = World::new("driftunconfirmed").await;
+    world
+        .apply_ok(&["sent", "unsent"].map(|name| world.map(name, &json!({"k": "1"}))))
+        .await;
+    let before = world.version("sent").await;
+    world
+        .apply_ok(&[
+            world.map("sent", &json!({"k": "2"})),
+            world.map("unsent", &json!({"k": "1"})),
+        ])
+        .await;
+    for (name, version) in [("sent", Some(before)), ("unsent", None)] {
+        let key = world.map_key(name);
+        let record = world.records.get_mut(&key).unwrap();
+        record.digest = String::new();
+        record.resource_version = version.unwrap_or(record.resource_version.clone());
+    }
+    let report = world.find_drift().await;
+    assert_eq!(
+        report.drifted.into_iter().collect::<Vec<_>>(),
+        [world.map_key("sent")]
+    );
 }

@@ -231,6 +231,7 @@ mod tests {
             digest: "d".into(),
             resource_version: "1".into(),
             fields_digest: "f".into(),
+            fields_time: "2026-01-01T00:00:00Z".into(),
             uid: "u".into(),
             management,
         }
