@@ -3,8 +3,10 @@
 use kube::ResourceExt;
 use starling_api::{
     Cluster, DeletionPolicy, FINALIZER, RolloutAction, RolloutApproval, Source, SyncGroup, SyncResource,
+    SyncStatus,
 };
 use starling_core::backoff::replan_delay;
+use starling_core::request::Requests;
 
 use super::cache::{Change, ObjectKey};
 use super::caches::ObjectCaches;
@@ -150,8 +152,8 @@ impl EventHandlers<'_> {
     }
 
     /// Enqueues a SyncGroup (except after a write by its reconciler), and the Syncs that an edit of the group affects:
-    /// those with deletions that wait for an approval, which the group may now have, and those whose finalizer no
-    /// longer matches the policy.
+    /// those with deletions that wait for an approval, which the group may now have, those whose finalizer no longer
+    /// matches the policy, and those with an open request of a reconcile.
     pub fn on_group(&self, change: &Change<SyncGroup>, by: ChangedBy) {
         if !by.requires_reconcile(change) {
             return;
@@ -165,7 +167,9 @@ impl EventHandlers<'_> {
                 .is_some_and(|status| status.held_deletions.is_some());
             let has_finalizer = sync.finalizers().iter().any(|finalizer| finalizer == FINALIZER);
             let wants_finalizer = deletes || sync.spec.template.deletion_policy == DeletionPolicy::Delete;
-            if waits || has_finalizer != wants_finalizer {
+            let is_requested = Requests::of(sync, None, Some(change.object()))
+                .are_open(sync.status.as_ref().unwrap_or(&SyncStatus::default()));
+            if waits || has_finalizer != wants_finalizer || is_requested {
                 self.queues.syncs.add(ObjectKey::of(&**sync));
             }
         }

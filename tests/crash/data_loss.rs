@@ -83,27 +83,37 @@ async fn stop(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// Stops the program, damages its data folder, starts it, and reconciles every Sync: no member may receive a write.
-/// Then a commit rolls out as usual. Returns the number of dry runs of the reconciles.
-async fn assert_no_writes(
-    world: &mut World,
-    what: &str,
-    damage: impl Fn(&Path) -> Result<()>,
-) -> Result<usize> {
+/// The requests to the members of one round.
+#[derive(Debug, PartialEq, Eq)]
+struct Cost {
+    dry_runs: usize,
+    /// Writes by member.
+    writes: BTreeMap<String, usize>,
+}
+
+/// Stops the program, damages its data folder, starts it, and rolls a commit out. Then every Sync is compared on
+/// request, and no member may receive a write. Returns the requests of the rollout.
+async fn roll_out_after(world: &mut World, what: &str, damage: impl Fn(&Path) -> Result<()>) -> Result<Cost> {
     stop(world).await?;
     damage(&world.fleet.data_dir()).with_context(|| what.to_owned())?;
     let (before, dry_before) = (totals(world)?, object_reads(world)?);
     world.restart()?;
-    world.reconcile_all(what).await.with_context(|| what.to_owned())?;
+    world.push_next()?;
     world.settled().await.with_context(|| what.to_owned())?;
     let (after, dry_after) = (totals(world)?, object_reads(world)?);
-    ensure!(before == after, "{what}: writes {before:?} became {after:?}");
-    world.push_next()?;
-    world
-        .settled()
-        .await
-        .with_context(|| format!("{what}: the round after it"))?;
-    Ok(dry_after - dry_before)
+    let writes = after
+        .iter()
+        .map(|(member, after)| (member.clone(), after - before[member]));
+    let cost = Cost {
+        dry_runs: dry_after - dry_before,
+        writes: writes.collect(),
+    };
+    world.reconcile_all(what).await.with_context(|| what.to_owned())?;
+    world.settled().await.with_context(|| what.to_owned())?;
+    let (compared, dry_compared) = (totals(world)?, object_reads(world)?);
+    ensure!(after == compared, "{what}: writes {after:?} became {compared:?}");
+    ensure!(dry_compared > dry_after, "{what}: the requests compared nothing");
+    Ok(cost)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -116,11 +126,19 @@ async fn a_lost_old_or_damaged_ledger_or_mirror_causes_no_write_to_a_member_in_s
         world.settled().await?;
     }
 
-    let dry = assert_no_writes(&mut world, "nothing-lost", |_| Ok(())).await?;
-    ensure!(dry == 0, "with records, the program sent {dry} dry runs");
+    let intact = roll_out_after(&mut world, "nothing-lost", |_| Ok(())).await?;
+    ensure!(intact.dry_runs == 0, "with records: {intact:?}");
+    // Without records the objects are read, and those in step are not written.
+    let compares = |what: &str, cost: &Cost| {
+        ensure!(
+            cost.dry_runs > 0 && cost.writes == intact.writes,
+            "{what}: {cost:?}, and {intact:?} before"
+        );
+        Ok(())
+    };
 
-    let dry = assert_no_writes(&mut world, "ledger-deleted", delete_ledger).await?;
-    ensure!(dry > 0, "without records, the members were not read");
+    let cost = roll_out_after(&mut world, "ledger-deleted", delete_ledger).await?;
+    compares("ledger-deleted", &cost)?;
 
     stop(&world).await?;
     let snapshot: Vec<(PathBuf, Vec<u8>)> = ledger_files(&world.fleet.data_dir())?
@@ -130,7 +148,7 @@ async fn a_lost_old_or_damaged_ledger_or_mirror_causes_no_write_to_a_member_in_s
     world.restart()?;
     world.push_next()?;
     world.settled().await?;
-    let dry = assert_no_writes(&mut world, "ledger-put-back", |data| {
+    let cost = roll_out_after(&mut world, "ledger-put-back", |data| {
         delete_ledger(data)?;
         for (path, bytes) in &snapshot {
             std::fs::write(path, bytes)?;
@@ -138,23 +156,20 @@ async fn a_lost_old_or_damaged_ledger_or_mirror_causes_no_write_to_a_member_in_s
         Ok(())
     })
     .await?;
-    ensure!(
-        dry > 0,
-        "with the records of an earlier round, the members were not read"
-    );
+    compares("ledger-put-back", &cost)?;
 
-    let dry = assert_no_writes(&mut world, "ledger-garbage", |data| {
+    let cost = roll_out_after(&mut world, "ledger-garbage", |data| {
         for path in ledger_files(data)? {
             std::fs::write(path, b"this is no database".repeat(1_000))?;
         }
         Ok(())
     })
     .await?;
-    ensure!(dry > 0, "without records, the members were not read");
+    compares("ledger-garbage", &cost)?;
     let aside = moved_aside(&world.fleet.data_dir())?;
     ensure!(aside == 1, "{aside} ledgers were moved aside");
 
-    assert_no_writes(&mut world, "mirror-deleted", |data| {
+    roll_out_after(&mut world, "mirror-deleted", |data| {
         Ok(std::fs::remove_dir_all(data.join("git"))?)
     })
     .await?;
@@ -164,7 +179,7 @@ async fn a_lost_old_or_damaged_ledger_or_mirror_causes_no_write_to_a_member_in_s
     );
 
     // The whole folder: the program starts as on a new machine.
-    assert_no_writes(&mut world, "folder-deleted", |data| {
+    roll_out_after(&mut world, "folder-deleted", |data| {
         Ok(std::fs::remove_dir_all(data)?)
     })
     .await?;
@@ -217,9 +232,11 @@ async fn an_interrupted_attempt_is_closed_and_repeated_and_a_restart_in_step_wri
         .filter(|record| record.attempt.revision.ends_with(&round.commit))
         .filter_map(|record| record.end.as_ref().map(|end| end.outcome))
         .collect();
-    // The newest first. An interrupted attempt does not count as a failure of the revision.
+    // The newest first: the requested comparison, the attempt after the start, and the interrupted one, which does not
+    // count as a failure of the revision.
+    let succeeded = AttemptOutcome::Succeeded;
     ensure!(
-        of_round == [AttemptOutcome::Succeeded, AttemptOutcome::Interrupted],
+        of_round == [succeeded, succeeded, AttemptOutcome::Interrupted],
         "{:#?}",
         attempts["m2"]
     );

@@ -1,12 +1,15 @@
 //! Manual changes on a member are repaired.
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
+use http::Method;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::json;
+use starling_api::{Cluster, REQUESTED_AT, SyncGroup, SyncResource};
+use starling_testkit::fleet::Kind;
 
-use crate::world::shared_scene;
+use crate::world::{Scene, exclusive_scene, shared_scene};
 
 #[test]
 fn a_manual_edit_and_a_manual_deletion_are_repaired() -> Result<()> {
@@ -43,6 +46,76 @@ fn a_manual_edit_and_a_manual_deletion_are_repaired() -> Result<()> {
             still.metadata.resource_version, other.metadata.resource_version,
             "m2 was in step"
         );
+        Ok(())
+    })
+}
+
+/// Changes a value and puts `managedFields` back, so that no check of metadata finds it. A member that is restored to
+/// the second of an apply has such values.
+async fn change_unnoticeably(scene: &Scene, member: &str, name: &str) -> Result<()> {
+    let api: Api<ConfigMap> = Api::namespaced(scene.fleet().member(member).await?, "default");
+    let name = scene.own(name);
+    let entries = api.get(&name).await?.metadata.managed_fields;
+    let somebody = PatchParams {
+        field_manager: Some("somebody".into()),
+        ..PatchParams::default()
+    };
+    for patch in [
+        json!({"data": {"value": "wrong"}}),
+        json!({"metadata": {"managedFields": entries}}),
+    ] {
+        api.patch(&name, &somebody, &Patch::Merge(patch)).await?;
+    }
+    let changed = api.get(&name).await?;
+    ensure!(changed.metadata.managed_fields == entries, "{changed:?}");
+    ensure!(changed.data.unwrap_or_default()["value"] == "wrong");
+    Ok(())
+}
+
+async fn request<K: Kind>(scene: &Scene, name: &str) -> Result<()> {
+    let patch = json!({"metadata": {"annotations": {REQUESTED_AT: jiff::Timestamp::now().to_string()}}});
+    scene.fleet().patch::<K>(name, patch).await?;
+    Ok(())
+}
+
+/// A requested reconcile believes no record: it reads every object, and writes those that differ.
+#[test]
+fn a_request_on_a_sync_a_cluster_or_a_group_compares_every_object() -> Result<()> {
+    exclusive_scene("compared", async |scene| {
+        let commit = scene.commit(&[("changed", "right"), ("quiet", "right")])?;
+        scene.follow_main().await?;
+        scene.select(&["m1", "m2"]).await?;
+        scene.group(json!({}), json!({})).await?;
+        scene.succeeded(&commit).await?;
+        let quiet = scene.map("m1", "quiet").await?.context("the map")?;
+
+        change_unnoticeably(scene, "m1", "changed").await?;
+        request::<SyncResource>(scene, &scene.sync_name("m1")).await?;
+        scene.until_value("m1", "changed", Some("right")).await?;
+
+        for member in ["m1", "m2"] {
+            change_unnoticeably(scene, member, "changed").await?;
+        }
+        request::<Cluster>(scene, "m1").await?;
+        scene.until_value("m1", "changed", Some("right")).await?;
+        assert_eq!(
+            scene.value("m2", "changed").await?.as_deref(),
+            Some("wrong"),
+            "only m1 was requested"
+        );
+
+        request::<SyncGroup>(scene, scene.name).await?;
+        scene.until_value("m2", "changed", Some("right")).await?;
+
+        let path_end = format!("/configmaps/{}", scene.own("quiet"));
+        let requests = scene.proxy("m1")?.requests();
+        let applies = requests.iter().filter(|request| {
+            let is_apply = request.method == Method::PATCH && request.path.ends_with(&path_end);
+            is_apply && !request.query.contains("dryRun=All")
+        });
+        assert_eq!(applies.count(), 1, "an object in step is applied once");
+        let still = scene.map("m1", "quiet").await?.context("the map")?;
+        assert_eq!(still.metadata.resource_version, quiet.metadata.resource_version);
         Ok(())
     })
 }

@@ -20,7 +20,7 @@ pub const GROUP_LABEL: &str = "starling.dev/group";
 pub const CLUSTER_LABEL: &str = "starling.dev/cluster";
 
 /// Annotation on any kind: a new value requests a reconciliation. `status.lastHandledReconcileAt` repeats the
-/// value.
+/// value. On a Sync, a Cluster or a SyncGroup it requests that every object is compared with the cluster.
 pub const REQUESTED_AT: &str = "starling.dev/requested-at";
 /// Annotation on the Syncs of a group: time of the operator's `Retry` that the Sync was admitted for.
 pub const RETRIED_FOR: &str = "starling.dev/retried-for";

@@ -201,6 +201,14 @@ pub struct SyncStatus {
     /// Value of the annotation `starling.dev/requested-at` that the controller handled last.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub last_handled_reconcile_at: String,
+    /// Value of the annotation `starling.dev/requested-at` of the Cluster that the controller handled last for this
+    /// Sync.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub last_handled_cluster_reconcile_at: String,
+    /// Value of the annotation `starling.dev/requested-at` of the SyncGroup that the controller handled last for this
+    /// Sync.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub last_handled_group_reconcile_at: String,
     /// Revision of the last attempt.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub last_attempted_revision: String,

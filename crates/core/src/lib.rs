@@ -27,6 +27,7 @@ pub mod preview;
 pub mod progress;
 pub mod range;
 pub mod release;
+pub mod request;
 pub mod resource_version;
 pub mod revision;
 pub mod rollout;

@@ -43,6 +43,8 @@ pub struct ApplyJob<'a> {
     pub drifted: &'a BTreeSet<ObjectId>,
     /// Objects that other owners keep, with the owner. They are not written.
     pub kept: &'a BTreeMap<ObjectId, String>,
+    /// Whether every object is compared with the member, whatever its record says.
+    pub compare: bool,
     /// Whether objects that are no longer rendered are deleted.
     pub prune: bool,
     /// Whether a render without objects is intended.
@@ -60,7 +62,8 @@ pub struct ApplyJob<'a> {
 }
 
 impl Member {
-    /// Applies a render, prunes, and writes the inventory: see the module. An object in step costs no request.
+    /// Applies a render, prunes, and writes the inventory: see the module. An object in step costs no request, unless
+    /// all are compared.
     ///
     /// If the attempt ends early, running requests are awaited, so that each has a known result.
     pub async fn apply(&self, job: ApplyJob<'_>) -> ApplyOutcome {
@@ -298,6 +301,7 @@ fn plan_of<'a>(job: ApplyJob<'a>, inventory: &'a Inventory, siblings: &'a Siblin
         records: job.records,
         drifted: job.drifted,
         kept: job.kept,
+        compare: job.compare,
         guard: Guard {
             siblings,
             approved: job.approved,

@@ -93,6 +93,7 @@ impl Member {
             records: &none,
             drifted: &nothing,
             kept: &no_owners,
+            compare: false,
             guard: Guard {
                 siblings: &siblings,
                 approved: job.approved,

@@ -24,7 +24,7 @@ pub use self::prune::{
 };
 pub use self::recorded::{OwnAttempt, Recorded};
 pub use self::recreate::{Recreation, may_recreate, recreation};
-pub use self::unconfirmed::unconfirmed_records;
+pub use self::unconfirmed::{all_unconfirmed, unconfirmed_records};
 use crate::inventory::{Entry, Inventory};
 use crate::object::{DeletionStep, ObjectId, Phase, RenderedObject, RenderedSet};
 
@@ -79,6 +79,8 @@ pub struct ApplyInput<'a> {
     pub drifted: &'a BTreeSet<ObjectId>,
     /// Objects that belong to other owners, and to which: see [`kept_by`].
     pub kept: &'a BTreeMap<ObjectId, String>,
+    /// Whether every object is compared with the member, whatever its record says: a user requested a reconcile.
+    pub compare: bool,
     /// The protection from deletion for an object that left the render.
     pub guard: Guard<'a>,
 }
@@ -114,8 +116,8 @@ pub enum ApplyReason {
     Changed,
     /// The object was changed or deleted on the member.
     Drifted,
-    /// The object is ours, but the body that was last sent is unknown. The object is read first, and not written if the
-    /// member already holds it.
+    /// The object is ours, but the body that was last sent is unknown, or its record is not believed. The object is read
+    /// first, and not written if the member already holds it.
     Unknown,
 }
 
@@ -237,6 +239,7 @@ fn step<'a>(object: &'a RenderedObject, observed: &ApplyInput<'a>, options: Opti
     let reason = match record {
         Some(record) if record.digest != object.digest => ApplyReason::Changed,
         Some(_) if observed.drifted.contains(&object.key) => ApplyReason::Drifted,
+        Some(_) if observed.compare => ApplyReason::Unknown,
         Some(_) => return None,
         // A claim without a UID has no response: the object may not exist, or may belong to another owner.
         None if known_uid.is_some_and(|uid| !uid.is_empty()) => ApplyReason::Unknown,

@@ -72,6 +72,7 @@ struct World {
     records: BTreeMap<ObjectId, Record>,
     drifted: BTreeSet<ObjectId>,
     kept: BTreeMap<ObjectId, String>,
+    compare: bool,
     siblings: SiblingObjects,
     /// The approved deletions.
     approved: String,
@@ -86,6 +87,7 @@ impl World {
             records: &self.records,
             drifted: &self.drifted,
             kept: &self.kept,
+            compare: self.compare,
             guard: Guard {
                 siblings: &self.siblings,
                 approved: &self.approved,
@@ -160,6 +162,7 @@ fn worlds() -> impl Strategy<Value = World> {
                 .collect(),
             drifted: drifted.into_iter().map(key).collect(),
             kept: BTreeMap::new(),
+            compare: false,
             siblings: siblings.map_or(SiblingObjects::Unknown("no answer".into()), |keys| {
                 SiblingObjects::Known(keys.into_iter().map(key).collect())
             }),
@@ -371,6 +374,7 @@ fn what_was_there_before_is_let_go_of_where_its_deletion_deletes_others() {
             records: BTreeMap::new(),
             drifted: BTreeSet::new(),
             kept: BTreeMap::new(),
+            compare: false,
             siblings: SiblingObjects::nothing(),
             approved: String::new(),
             options: Options {
@@ -420,6 +424,7 @@ fn the_reason_follows_from_inventory_record_and_drift() {
             records: record.into_iter().map(|record| (key(3), record)).collect(),
             drifted: drifted.then(|| key(3)).into_iter().collect(),
             kept: BTreeMap::new(),
+            compare: false,
             siblings: SiblingObjects::nothing(),
             approved: String::new(),
             options: Options::default(),
@@ -448,6 +453,7 @@ fn a_failed_first_apply_does_not_force_the_second() {
         records: BTreeMap::new(),
         drifted: BTreeSet::new(),
         kept: BTreeMap::new(),
+        compare: false,
         siblings: SiblingObjects::nothing(),
         approved: String::new(),
         options: Options::default(),
@@ -471,6 +477,7 @@ fn a_lost_inventory_takes_back_rendered_objects_and_prunes_nothing_else() {
         records: BTreeMap::from([(key(3), record(1, "u3")), (key(8), record(1, "u8"))]),
         drifted: BTreeSet::new(),
         kept: BTreeMap::new(),
+        compare: false,
         siblings: SiblingObjects::nothing(),
         approved: String::new(),
         options: Options {
@@ -493,6 +500,7 @@ fn confirmed(record: Record) -> World {
         records: BTreeMap::from([(key(3), record)]),
         drifted: BTreeSet::new(),
         kept: BTreeMap::new(),
+        compare: false,
         siblings: SiblingObjects::nothing(),
         approved: String::new(),
         options: Options {
@@ -500,6 +508,35 @@ fn confirmed(record: Record) -> World {
             ..Options::default()
         },
     }
+}
+
+#[test]
+fn a_requested_reconcile_compares_objects_that_are_in_step_by_their_records() {
+    let reason = |world: &World| {
+        let plan = world.plan();
+        plan.apply.first().map(|(_, steps)| steps[0].reason)
+    };
+    // The desired object has content 1.
+    let mut world = confirmed(record(1, "u"));
+    assert_eq!(reason(&world), None);
+    world.compare = true;
+    assert_eq!(reason(&world), Some(ApplyReason::Unknown));
+    world.records = all_unconfirmed(&world.records);
+    world.compare = false;
+    assert_eq!(
+        reason(&world),
+        Some(ApplyReason::Changed),
+        "whatever became of that attempt"
+    );
+    world.compare = true;
+    assert_eq!(reason(&world), Some(ApplyReason::Changed));
+    world.records = BTreeMap::from([(key(3), record(1, "u"))]);
+    world.drifted = BTreeSet::from([key(3)]);
+    assert_eq!(
+        reason(&world),
+        Some(ApplyReason::Drifted),
+        "what is known to differ is not read first"
+    );
 }
 
 #[test]

@@ -24,9 +24,25 @@ pub fn unconfirmed_records(
         .filter(|object| !drifted.contains(&object.key))
         .map(|object| (&object.key, object.digest.as_str()))
         .collect();
-    let unconfirmed = records.iter().filter(|(key, record)| {
-        !record.digest.is_empty() && in_step.get(key).is_none_or(|digest| *digest != record.digest)
-    });
+    let is_unconfirmed =
+        |key: &ObjectId, record: &Record| in_step.get(key).is_none_or(|digest| *digest != record.digest);
+    without_digest(records, is_unconfirmed)
+}
+
+/// Returns the records to store when a user requests a reconcile: all of them without a digest. Whatever becomes of the
+/// attempt, no object counts as in step before it was compared.
+#[must_use]
+pub fn all_unconfirmed(records: &BTreeMap<ObjectId, Record>) -> BTreeMap<ObjectId, Record> {
+    without_digest(records, |_, _| true)
+}
+
+fn without_digest(
+    records: &BTreeMap<ObjectId, Record>,
+    is_unconfirmed: impl Fn(&ObjectId, &Record) -> bool,
+) -> BTreeMap<ObjectId, Record> {
+    let unconfirmed = records
+        .iter()
+        .filter(|(key, record)| !record.digest.is_empty() && is_unconfirmed(key, record));
     unconfirmed
         .map(|(key, record)| {
             let record = Record {

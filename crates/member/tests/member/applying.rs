@@ -52,6 +52,21 @@ async fn the_first_apply_creates_and_the_second_sends_no_request_for_the_object(
         1,
         "the inventory, and nothing for any object"
     );
+    // A requested reconcile reads each object, and asks the member for what an apply would make of it.
+    world.compare = true;
+    let version = world.version("a").await;
+    let before = world.member.requests();
+    assert_eq!(
+        world.apply_ok(&objects).await,
+        [
+            "unchanged a",
+            "unchanged b",
+            "unchanged web",
+            "unchanged first:role"
+        ]
+    );
+    assert_eq!(world.member.requests() - before, 1 + 2 * 4);
+    assert_eq!(world.version("a").await, version);
 }
 
 #[tokio::test]

@@ -43,6 +43,7 @@ impl View {
                 desired: &desired,
                 records: &self.records,
                 drifted: &self.drifted,
+                compare: false,
                 kept: &BTreeMap::new(),
                 prune: true,
                 allow_empty: false,

@@ -51,6 +51,8 @@ pub(crate) struct World {
     pub(crate) records: BTreeMap<ObjectId, Record>,
     pub(crate) drifted: BTreeSet<ObjectId>,
     pub(crate) kept: BTreeMap<ObjectId, String>,
+    /// A reconcile of the Sync was requested.
+    pub(crate) compare: bool,
     /// `ignore` of the Sync.
     pub(crate) ignore: IgnoreRules,
     /// `timeout` of the Sync.
@@ -83,6 +85,7 @@ impl World {
             records: BTreeMap::new(),
             drifted: BTreeSet::new(),
             kept: BTreeMap::new(),
+            compare: false,
             ignore: IgnoreRules::default(),
             timeout: Duration::from_secs(60),
             prune: true,
@@ -179,6 +182,7 @@ impl World {
             records: &self.records,
             drifted: &self.drifted,
             kept: &self.kept,
+            compare: self.compare,
             prune: self.prune,
             allow_empty: self.allow_empty,
             conflicts_override: self.conflicts_override,

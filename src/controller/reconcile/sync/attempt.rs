@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use starling_api::ConflictPolicy;
-use starling_core::apply::{OwnAttempt, Record, Recorded, unconfirmed_records};
+use starling_core::apply::{OwnAttempt, Record, Recorded, all_unconfirmed, unconfirmed_records};
 use starling_core::object::ObjectId;
 use starling_core::step::Wanted;
 
@@ -37,10 +37,11 @@ pub(super) async fn apply(
     sync: &ValidSync<'_>,
     wanted: &Wanted,
 ) -> Result<Done, ReconcileError> {
-    if !deletion_hold::waits(sync.observed, wanted) {
+    if !deletion_hold::waits(sync.observed, wanted) && !sync.observed.requested() {
         return attempt(context, sync, wanted, None).await;
     }
-    // Deletions may wait for days. The rendered objects are kept in sync in the meantime.
+    // Deletions may wait for days. The rendered objects are kept in sync in the meantime. A requested reconcile first
+    // finds the objects that others hold.
     let member = match enter(context, sync, wanted) {
         Ok(member) => member,
         Err(outcome) => return Ok(outcome.into()),
@@ -82,7 +83,7 @@ pub(super) async fn check(
         Ok(drift) => drift,
         Err(outcome) => return Ok(outcome.into()),
     };
-    if !repair.is_empty() || !report.foreign.is_empty() {
+    if !repair.is_empty() || !report.foreign.is_empty() || observed.requested() {
         return attempt(context, sync, wanted, Some(repair)).await;
     }
     if let Some((kind, error)) = report.failures.first() {
@@ -142,6 +143,12 @@ async fn attempt(
         .start_rates
         .wait_for_attempt(&observed.cluster_key())
         .await;
+    let Known { records, has_stale } = load(context, sync).await;
+    let compare = observed.requested();
+    if compare {
+        // Whatever becomes of this attempt, the next one does not believe them either.
+        forget_digests(context, sync, &records).await?;
+    }
     let job = Render {
         namespace: &observed.key.namespace,
         template,
@@ -157,7 +164,6 @@ async fn attempt(
             return Ok(failed(context, sync, wanted, cause).into());
         }
     };
-    let Known { records, has_stale } = load(context, sync).await;
     let drifted = match drifted {
         Some(drifted) => drifted,
         None => drift::returned(&member, observed, &records).await,
@@ -173,6 +179,7 @@ async fn attempt(
         records: &records,
         drifted: &drifted,
         kept: &ownership.kept,
+        compare,
         prune: template.prune,
         allow_empty: template.allow_empty,
         conflicts_override: template.conflicts == ConflictPolicy::Override,
@@ -197,6 +204,20 @@ async fn attempt(
         outcome,
         attempted_at: Some(begun.at),
     })
+}
+
+async fn forget_digests(
+    context: SyncContext<'_>,
+    sync: &ValidSync<'_>,
+    records: &BTreeMap<ObjectId, Record>,
+) -> Result<(), ReconcileError> {
+    let observed = sync.observed;
+    let (cluster_id, owner) = (observed.cluster_id.as_str(), observed.owner.as_str());
+    let (unconfirmed, none) = (all_unconfirmed(records), BTreeSet::new());
+    let saved = context
+        .ledger
+        .save_records(cluster_id, owner, &unconfirmed, &none);
+    Ok(saved.await?)
 }
 
 /// An attempt in the ledger.

@@ -48,7 +48,7 @@ pub async fn reconcile(context: SyncContext<'_>, key: &ObjectKey) -> Result<Next
     if observed.object.metadata.deletion_timestamp.is_some() {
         return finalize::finalize(context, &observed).await;
     }
-    if observed.is_retired(context) {
+    if observed.is_retired() {
         return Ok(Next::OnEvent);
     }
     finalize::ensure(context, &observed).await?;

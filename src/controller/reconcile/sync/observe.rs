@@ -4,16 +4,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use starling_api::{Cluster, GroupRef, Source, SyncResource, SyncSpec, SyncStatus};
+use starling_api::{Cluster, GroupRef, Source, SyncGroup, SyncResource, SyncSpec, SyncStatus};
 use starling_core::depend::Dependencies;
 use starling_core::plan::Reach;
+use starling_core::request::Requests;
 use starling_core::step::SyncCluster;
 use starling_core::target::{self, Owner};
 use tokio::time::Instant;
 
 use super::super::cluster::reach;
 use super::super::names::{ClusterId, OwnerLabel, Uid};
-use super::super::unhandled_request;
 use super::dependencies;
 use crate::controller::cache::ObjectKey;
 use crate::controller::caches::connections::Connection;
@@ -29,6 +29,7 @@ pub(super) struct Observed {
     pub(super) status: SyncStatus,
     pub(super) source: Option<Arc<Source>>,
     pub(super) cluster: Option<Arc<Cluster>>,
+    pub(super) group: Option<Arc<SyncGroup>>,
     pub(super) cluster_id: ClusterId,
     pub(super) connection: Option<Arc<Connection>>,
     pub(super) dependencies: Dependencies,
@@ -40,6 +41,8 @@ pub(super) fn observe(context: SyncContext<'_>, key: &ObjectKey) -> Option<Obser
     let cluster_key = ObjectKey::new(&key.namespace, &object.spec.cluster_ref.name);
     let source_key = ObjectKey::new(&key.namespace, &object.spec.template.source_ref.name);
     let cluster = context.objects.clusters.get(&cluster_key);
+    let group = object.spec.group_ref.as_ref();
+    let group = group.map(|group| ObjectKey::new(&key.namespace, &group.name));
     let owner = match &object.spec.group_ref {
         Some(GroupRef { name, entry }) => Owner::Entry { group: name, entry },
         None => Owner::Alone { sync: &key.name },
@@ -53,6 +56,7 @@ pub(super) fn observe(context: SyncContext<'_>, key: &ObjectKey) -> Option<Obser
         cluster_id: cluster.as_deref().map(id_of).unwrap_or_default(),
         key: key.clone(),
         cluster,
+        group: group.and_then(|group| context.objects.groups.get(&group)),
         object,
     })
 }
@@ -76,9 +80,14 @@ impl Observed {
         self.status.last_attempt_time.parse().ok()
     }
 
+    /// Returns the requests of a reconcile by annotation.
+    pub(super) fn requests(&self) -> Requests<'_> {
+        Requests::of(&self.object, self.cluster.as_deref(), self.group.as_deref())
+    }
+
     /// Returns whether a reconcile was requested by annotation and not handled yet.
     pub(super) fn requested(&self) -> bool {
-        unhandled_request(&*self.object, &self.status.last_handled_reconcile_at).is_some()
+        self.requests().are_open(&self.status)
     }
 
     pub(super) fn source_revision(&self) -> Option<&str> {
@@ -137,11 +146,11 @@ impl Observed {
 
     /// Returns whether the Sync's entry was removed from its group. Such a Sync is not reconciled until the group
     /// deletes it.
-    pub(super) fn is_retired(&self, context: SyncContext<'_>) -> bool {
+    pub(super) fn is_retired(&self) -> bool {
         let Some(of) = &self.object.spec.group_ref else {
             return false;
         };
-        let group = self.group_key().and_then(|key| context.objects.groups.get(&key));
+        let group = self.group.as_ref();
         group.is_some_and(|group| !group.spec.syncs.iter().any(|entry| entry.name == of.entry))
     }
 }

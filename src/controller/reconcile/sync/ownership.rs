@@ -95,7 +95,7 @@ fn claimants(context: SyncContext<'_>, observed: &Observed) -> BTreeMap<String, 
         .filter(|other| other.cluster_id == *id && other.object.metadata.deletion_timestamp.is_none())
         // The objects of a Sync that is about to be deleted belong to the Sync that renders them, so that a renamed
         // entry finds its own objects.
-        .filter(|other| !other.is_retired(context))
+        .filter(|other| !other.is_retired())
         .map(|other| {
             let claimant = Claimant {
                 name: format!("Sync {}", other.key),

@@ -1,9 +1,8 @@
 //! Computes the status of a Sync after a pass. Pure: [`super::report`] writes it.
 
 use jiff::Timestamp;
-use kube::ResourceExt;
+use starling_api::SyncStatus;
 use starling_api::conditions::{self, ConditionStatus, ConditionUpdate, RENDERED_PLAIN};
-use starling_api::{REQUESTED_AT, SyncStatus};
 use starling_core::progress;
 use starling_core::step::{self, Step, Wanted};
 
@@ -74,10 +73,8 @@ impl Draft {
     fn begin(observed: &Observed, answered: bool, drift: Option<&DriftState>) -> Self {
         let mut after = observed.status.clone();
         after.observed_generation = observed.object.metadata.generation;
-        if let Some(requested) = observed.object.annotations().get(REQUESTED_AT)
-            && answered
-        {
-            after.last_handled_reconcile_at.clone_from(requested);
+        if answered {
+            observed.requests().handle(&mut after);
         }
         let interval = observed.object.spec.template.interval.as_std();
         let contested = drift_status::write(&mut after, drift, interval);
@@ -288,7 +285,9 @@ fn kept(before: &SyncStatus) -> Vec<ConditionUpdate> {
 
 #[cfg(test)]
 mod tests {
+    use kube::ResourceExt;
     use serde_json::json;
+    use starling_api::REQUESTED_AT;
     use starling_core::object::ObjectId;
 
     use super::super::super::names::ClusterId;

@@ -108,6 +108,7 @@ pub(super) mod tests {
             status: starling_api::SyncStatus::default(),
             source: None,
             cluster: Some(Arc::new(cluster)),
+            group: None,
             cluster_id: ClusterId::new("id"),
             connection: None,
             dependencies: Dependencies::Done,
