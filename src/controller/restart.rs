@@ -98,14 +98,15 @@ fn enqueue(context: &Context, of: Loop, keys: Vec<ObjectKey>, boot: &str) {
     }
 }
 
-/// Returns the time of the next drift check of a Sync that is in sync: the recorded time, or a time within its
-/// interval.
+/// Returns the time of the next drift check of a Sync that is in sync: the recorded time, if it is plausible, or a time
+/// within its interval.
 fn next_check(sync: &SyncResource, recorded: Option<Timestamp>, boot: &str, now: Timestamp) -> Timestamp {
-    recorded.filter(|due| *due > now).unwrap_or_else(|| {
-        let wait = spread(
-            sync.spec.template.interval.as_std(),
-            hash64(&[&sync.uid().unwrap_or_default(), boot]),
-        );
+    let template = &sync.spec.template;
+    let (interval, retry_interval) = (template.interval.as_std(), template.retry_interval.as_std());
+    let is_plausible = |due: &Timestamp| backoff::is_plausible(*due, interval, retry_interval, now);
+    let recorded = recorded.filter(|due| *due > now && is_plausible(due));
+    recorded.unwrap_or_else(|| {
+        let wait = spread(interval, hash64(&[&sync.uid().unwrap_or_default(), boot]));
         now.saturating_add(SignedDuration::try_from(wait).unwrap_or_default())
             .unwrap_or(now)
     })
@@ -136,6 +137,29 @@ async fn due_times(context: &Context) -> BTreeMap<ObjectKey, Timestamp> {
         Err(error) => {
             tracing::warn!(error = %crate::chain(&error), "cannot read the queue from the ledger");
             BTreeMap::new()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Guards against a wait of a year: the clock was wrong when the time was recorded.
+    #[test]
+    fn a_recorded_check_counts_only_within_the_longest_wait() {
+        let sync: SyncResource = serde_json::from_value(serde_json::json!({
+            "apiVersion": "starling.dev/v1alpha1", "kind": "Sync",
+            "metadata": {"name": "web", "namespace": "shop", "uid": "u"},
+            "spec": {"clusterRef": {"name": "eu"}, "sourceRef": {"name": "s"}, "interval": "30m"},
+        }))
+        .unwrap();
+        let now = Timestamp::from_second(1_800_000_000).unwrap();
+        let after = |minutes: i64| now + SignedDuration::from_mins(minutes);
+        assert_eq!(next_check(&sync, Some(after(32)), "boot", now), after(32));
+        for recorded in [None, Some(after(-1)), Some(after(365 * 24 * 60))] {
+            let check = next_check(&sync, recorded, "boot", now);
+            assert!(now <= check && check <= after(30), "{recorded:?}: {check}");
         }
     }
 }

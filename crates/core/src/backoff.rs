@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use jiff::Timestamp;
+
 use crate::digest::{hash64, spread};
 
 /// The longest wait between two attempts. Flux and client-go stop doubling in the same range.
@@ -16,6 +18,19 @@ pub fn delay(start: Duration, attempts: u32, seed: &str) -> Duration {
         .saturating_mul(2u32.saturating_pow(doublings))
         .min(CEILING.max(start));
     full / 2 + spread(full / 2, hash64(&[seed, &attempts.to_string()]))
+}
+
+/// The jitter of drift checks adds up to this part of `interval`.
+const CHECK_JITTER: u32 = 10;
+
+/// Reports whether a stored time can be that of the next attempt or drift check of a Sync: it is no further ahead than
+/// the longest wait that is ever stored. If it is, the clock was wrong when the time was written, or is wrong now, and
+/// the wait could last a year.
+#[must_use]
+pub fn is_plausible(until: Timestamp, interval: Duration, retry_interval: Duration, now: Timestamp) -> bool {
+    let check = interval.saturating_add(interval / CHECK_JITTER);
+    let longest = check.max(CEILING).max(retry_interval);
+    Duration::try_from(until.duration_since(now)).is_ok_and(|wait| wait <= longest) || until <= now
 }
 
 /// The time per object over which the work after a start is spread: two hundred per second, the rate at which attempts

@@ -1,8 +1,9 @@
 //! The next step of one Sync: a pure function of its spec, its status, its dependencies and its Cluster.
 
 use jiff::Timestamp;
-use starling_api::{SyncSpec, SyncStatus};
+use starling_api::{SyncSpec, SyncStatus, SyncTemplate};
 
+use crate::backoff;
 use crate::depend::{self, Dependencies};
 use crate::plan::Reach;
 use crate::progress::holds;
@@ -130,7 +131,8 @@ pub fn next_step(input: &StepInput<'_>) -> Step {
 }
 
 fn at_rest(input: &StepInput<'_>, wanted: Wanted) -> Step {
-    match (backing_off(input, &wanted), input.next_check) {
+    let next_check = input.next_check.filter(|until| is_plausible(input, *until));
+    match (backing_off(input, &wanted), next_check) {
         // Drift could not be repaired: the failure remains until the retry.
         (Some(until), _) => Step::Backoff { until },
         (None, Some(until)) if until > input.now && !input.requested => {
@@ -159,7 +161,16 @@ fn to_do(input: &StepInput<'_>, wanted: Wanted) -> Step {
 fn backing_off(input: &StepInput<'_>, wanted: &Wanted) -> Option<Timestamp> {
     let failed = input.status.last_attempted_target == wanted.target && input.status.attempts > 0;
     let until: Timestamp = input.status.next_attempt_time.parse().ok()?;
-    (failed && until > input.now && !input.requested).then_some(until)
+    (failed && until > input.now && is_plausible(input, until) && !input.requested).then_some(until)
+}
+
+fn is_plausible(input: &StepInput<'_>, until: Timestamp) -> bool {
+    let SyncTemplate {
+        interval,
+        retry_interval,
+        ..
+    } = &input.spec.template;
+    backoff::is_plausible(until, interval.as_std(), retry_interval.as_std(), input.now)
 }
 
 fn not_ready(reach: &Reach) -> Option<String> {
@@ -269,6 +280,44 @@ mod tests {
             i.next_check = Some(i.now);
         };
         assert!(matches!(step(&spec, &broken, later), Step::CheckDrift(_)));
+    }
+
+    /// Guards against a wait of a year: the clock was wrong when the time was written, or is wrong now.
+    #[test]
+    fn a_time_further_ahead_than_it_can_have_been_written_is_not_waited_for() {
+        let spec = spec(serde_json::json!({"interval": "30m", "retryInterval": "20m"}));
+        let failed_until = |until: &str| SyncStatus {
+            last_attempted_target: target::of_sync("main@sha1:a", &spec.template),
+            attempts: 3,
+            next_attempt_time: until.into(),
+            ..SyncStatus::default()
+        };
+        let broken_until = |until: &str| SyncStatus {
+            last_applied_target: target::of_sync("main@sha1:a", &spec.template),
+            last_applied_cluster_id: "id".into(),
+            ..failed_until(until)
+        };
+        let healthy = healthy(&spec);
+        for (until, waits) in [
+            ("2026-01-01T12:33:00Z", true),
+            ("2026-01-01T12:33:01Z", false),
+            ("2027-01-01T12:00:00Z", false),
+        ] {
+            let found = step(&spec, &failed_until(until), |_| {});
+            assert_eq!(matches!(found, Step::Backoff { .. }), waits, "{until}: {found:?}");
+            let found = step(&spec, &broken_until(until), |i| i.next_check = None);
+            assert_eq!(matches!(found, Step::Backoff { .. }), waits, "{until}: {found:?}");
+            let found = step(&spec, &healthy, |i| i.next_check = Some(until.parse().unwrap()));
+            assert_eq!(matches!(found, Step::Idle { .. }), waits, "{until}: {found:?}");
+        }
+        // The backoff of a short retry interval grows up to its ceiling.
+        let short =
+            crate::progress::tests::spec(serde_json::json!({"interval": "1m", "retryInterval": "1s"}));
+        let failed = SyncStatus {
+            last_attempted_target: target::of_sync("main@sha1:a", &short.template),
+            ..failed_until("2026-01-01T12:10:00Z")
+        };
+        assert!(matches!(step(&short, &failed, |_| {}), Step::Backoff { .. }));
     }
 
     #[test]

@@ -47,9 +47,11 @@ pub(super) async fn report(
     Ok(())
 }
 
+/// Returns whether the reported time of the last probe is to be written again. A time that lies ahead was written by a
+/// clock that was wrong.
 fn is_old(time: &str, now: Timestamp) -> bool {
     time.parse::<Timestamp>()
-        .is_ok_and(|time| now.duration_since(time) > waits::PROBE_TIME_AGE)
+        .is_ok_and(|time| now.duration_since(time) > waits::PROBE_TIME_AGE || time > now)
 }
 
 fn status(
@@ -121,4 +123,18 @@ fn identity_conflict(other: &ObjectKey) -> Vec<ConditionUpdate> {
         ready(ConditionStatus::False, "IdentityConflict", message),
         conflict,
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_of_a_probe_is_written_again_once_it_is_old_or_lies_ahead() {
+        let now = Timestamp::from_second(1_000_000).unwrap();
+        for (seconds, expected) in [(0, false), (-300, false), (-301, true), (1, true)] {
+            let time = now + jiff::SignedDuration::from_secs(seconds);
+            assert_eq!(is_old(&time.to_string(), now), expected, "{seconds}");
+        }
+    }
 }

@@ -1,6 +1,6 @@
 //! Computes the status of a Sync after a pass. Pure: [`super::report`] writes it.
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use starling_api::SyncStatus;
 use starling_api::conditions::{self, ConditionStatus, ConditionUpdate, RENDERED_PLAIN};
 use starling_core::progress;
@@ -90,11 +90,26 @@ impl Draft {
         now: Timestamp,
     ) -> SyncStatus {
         let Self { mut after, contested } = self;
+        replace_future_times(&mut after, now);
         let mut updates = health_status::write(&mut after, updates, subject, health, now);
         updates.extend(contested);
         updates.extend(after.held_deletions.as_ref().map(deletion_hold::condition));
         after.conditions = conditions::merge(&after.conditions, updates, after.observed_generation, now);
         after
+    }
+}
+
+/// A time that lies ahead by less stays, and is waited for: a clock that is set back and forth by minutes would
+/// otherwise shorten a soak time.
+const CLOCK_STEP: SignedDuration = SignedDuration::from_mins(10);
+
+/// Replaces times that lie far ahead: a clock that was wrong wrote them, and soak times would count from them.
+fn replace_future_times(after: &mut SyncStatus, now: Timestamp) {
+    for time in [&mut after.last_applied_time, &mut after.healthy_since] {
+        let is_far_ahead = |time: Timestamp| time.duration_since(now) > CLOCK_STEP;
+        if time.parse().is_ok_and(is_far_ahead) {
+            *time = now.to_string();
+        }
     }
 }
 
@@ -378,6 +393,31 @@ mod tests {
             "applied main@sha1:a; reconcile disabled (1): ConfigMap shop/a"
         );
         assert_eq!(messages[2], messages[0]);
+    }
+
+    /// Guards against a soak time of a year: a clock that was wrong wrote when the objects became healthy.
+    #[test]
+    fn a_time_that_lies_far_ahead_is_replaced_with_the_time_of_the_pass() {
+        let subject = HealthSubject {
+            wait: true,
+            target: Some("t"),
+            cluster_id: &ClusterId::new("id"),
+            next: None,
+        };
+        let now = Timestamp::from_second(1_000).unwrap();
+        for (stored, expected) in [(2_000, 1_000), (1_600, 1_600), (500, 500)] {
+            let mut observed = mk_observed(json!({}));
+            let stored = Timestamp::from_second(stored).unwrap().to_string();
+            observed.status.healthy_since.clone_from(&stored);
+            observed.status.last_applied_time = stored;
+            let valid = validate(&observed).unwrap_or_else(|blocked| panic!("{blocked}"));
+            let after = after_pass(&valid, pass(&idle(), None), &subject, None, now);
+            let expected = Timestamp::from_second(expected).unwrap().to_string();
+            assert_eq!(
+                (after.healthy_since, after.last_applied_time),
+                (expected.clone(), expected)
+            );
+        }
     }
 
     #[test]
