@@ -352,6 +352,7 @@ fn without_wait_nothing_is_read_and_applied_is_ready() -> Result<()> {
         scene.select(&["m1"]).await?;
         scene.group(json!({}), json!({"wait": false})).await?;
         scene.succeeded(&commit).await?;
+        assert_eq!(scene.reads_of_web("m1")?, 0);
         let asked = json!({"metadata": {"annotations": {REQUESTED_AT: "2026-01-01T00:00:00Z"}}});
         let name = scene.sync_name("m1");
         scene.fleet().patch::<SyncResource>(&name, asked).await?;
@@ -370,12 +371,16 @@ fn without_wait_nothing_is_read_and_applied_is_ready() -> Result<()> {
         } = sync.status.unwrap_or_default();
         assert!(find(&conditions, HEALTHY).is_none() && find(&conditions, READY).is_some());
         assert_eq!((healthy_since.as_str(), last_healthy_target.as_str()), ("", ""));
-        assert_eq!(scene.reads_of_web("m1")?, 0);
+        assert_eq!(
+            scene.reads_of_web("m1")?,
+            1,
+            "the comparison on request, and nothing for its health"
+        );
 
         // The same with `wait`, to test the counter.
         scene.group(json!({}), json!({"wait": true})).await?;
         scene.sync("m1", "waiting", is_waiting).await?;
-        assert!(scene.reads_of_web("m1")? > 0);
+        assert!(scene.reads_of_web("m1")? > 1);
         Ok(())
     })
 }

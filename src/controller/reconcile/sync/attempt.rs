@@ -83,12 +83,19 @@ pub(super) async fn check(
         Ok(drift) => drift,
         Err(outcome) => return Ok(outcome.into()),
     };
-    if !repair.is_empty() || !report.foreign.is_empty() || observed.requested() {
-        return attempt(context, sync, wanted, Some(repair)).await;
-    }
-    if let Some((kind, error)) = report.failures.first() {
+    let unread = report.failures.first().map(|(kind, error)| {
         let message = format!("cannot check {} for drift: {}", kind.kind, crate::chain(error));
-        let cause = Cause::new("DriftCheckFailed", message);
+        Cause::new("DriftCheckFailed", message)
+    });
+    if !repair.is_empty() || !report.foreign.is_empty() || observed.requested() {
+        let mut done = attempt(context, sync, wanted, Some(repair)).await?;
+        // A comparison reads each object, and does not show that later checks cannot.
+        if let (true, Outcome::Applied(_), Some(cause)) = (observed.requested(), &done.outcome, unread) {
+            done.outcome = failed(context, sync, wanted, cause);
+        }
+        return Ok(done);
+    }
+    if let Some(cause) = unread {
         return Ok(failed(context, sync, wanted, cause).into());
     }
     health::checked(context, sync, wanted, &records, &report.versions);
