@@ -116,8 +116,8 @@ pub enum ApplyReason {
     Changed,
     /// The object was changed or deleted on the member.
     Drifted,
-    /// The object is ours, but the body that was last sent is unknown, or its record is not believed. The object is read
-    /// first, and not written if the member already holds it.
+    /// The object is ours, but the body that was last sent is unknown, or its record is not believed. The object is
+    /// read first, and not written if the member already holds it.
     Unknown,
 }
 
