@@ -18,6 +18,7 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, WatchEvent, WatchParams};
 use starling_controlplane::{Assets, ControlPlane, ControlPlanes, Options};
 use starling_testkit::{Fault, FaultProxy, Match, Stage, wait};
+use tokio::sync::Notify;
 
 const SOON: Duration = Duration::from_secs(30);
 /// Long enough for a response on this machine.
@@ -388,6 +389,32 @@ async fn hooks_run_before_and_after_the_server() {
     f.apply("a", "1").await.unwrap();
     let expected = [(Stage::Before, false, None), (Stage::After, true, Some(201))];
     assert_eq!(*calls.lock().unwrap(), expected);
+}
+
+/// Guards against a black hole for good: a request in flight shut the network again after the test had opened it.
+#[tokio::test]
+async fn a_removed_hook_is_not_called_for_a_request_in_flight() {
+    let f = Fixture::start().await;
+    let (arrived, calls) = (Arc::new(Notify::new()), Arc::new(Mutex::new(Vec::new())));
+    let (log, arrives) = (Arc::clone(&calls), Arc::clone(&arrived));
+    f.proxy.on(
+        Match::method(Method::PATCH),
+        Fault::hook(move |stage, _| {
+            log.lock().unwrap().push(stage);
+            arrives.notify_one();
+        }),
+    );
+    // Keeps the request in flight until the hook is removed.
+    f.proxy.on(
+        Match::method(Method::PATCH),
+        Fault::Latency(Duration::from_secs(1)),
+    );
+    let (applied, ()) = tokio::join!(f.apply("a", "1"), async {
+        arrived.notified().await;
+        f.proxy.clear();
+    });
+    applied.unwrap();
+    assert_eq!(*calls.lock().unwrap(), [Stage::Before]);
 }
 
 #[tokio::test]

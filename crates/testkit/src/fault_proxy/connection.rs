@@ -21,7 +21,7 @@ use tokio::sync::Mutex;
 
 use super::Shared;
 use super::record::RequestInfo;
-use super::rule::{Fault, Hook, Stage};
+use super::rule::{Fault, Rule, Stage};
 use super::upstream::Channel;
 
 type Body = BoxBody<Bytes, hyper::Error>;
@@ -37,7 +37,10 @@ struct Cut {
 /// What the rules decide for a request.
 enum Action {
     /// Forward the request to the server; the hooks are called after the response.
-    Forward { hooks: Vec<Hook>, cut_response: bool },
+    Forward {
+        hooks: Vec<Arc<Rule>>,
+        cut_response: bool,
+    },
     /// Send this response instead of the server's.
     Answer(Response<Body>),
     /// Close the connection without a response.
@@ -128,7 +131,7 @@ async fn handle(
             shared
                 .record
                 .update(index, |request| request.status = info.status);
-            hooks.iter().for_each(|hook| hook(Stage::After, &info));
+            hooks.iter().for_each(|rule| rule.call(Stage::After, &info));
             if cut_response {
                 Err(cut())
             } else {
@@ -147,9 +150,9 @@ async fn apply_rules(shared: &Shared, info: &RequestInfo) -> Action {
         }
         match &rule.fault {
             Fault::Latency(delay) => tokio::time::sleep(*delay).await,
-            Fault::Hook(hook) => {
-                hook(Stage::Before, info);
-                hooks.push(Arc::clone(hook));
+            Fault::Hook(_) => {
+                rule.call(Stage::Before, info);
+                hooks.push(Arc::clone(&rule));
             }
             Fault::Status { code, headers, body } => {
                 let mut response = Response::new(full(body.clone()));

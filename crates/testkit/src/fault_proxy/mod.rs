@@ -176,19 +176,21 @@ impl FaultProxy {
         RuleHandle { rule }
     }
 
-    /// Removes one rule. Requests to which it has already been applied are not affected.
+    /// Removes one rule. Its hook is not called any more; any other fault that has already been applied to a request
+    /// continues.
     pub fn remove(&self, handle: &RuleHandle) {
         let mut rules = self.shared.rules.lock().unwrap_or_else(PoisonError::into_inner);
         rules.retain(|rule| !Arc::ptr_eq(rule, &handle.rule));
+        drop(rules);
+        handle.rule.remove();
     }
 
-    /// Removes all rules and ends the black hole; a refusing proxy continues to refuse.
+    /// Removes all rules, as [`Self::remove`], and ends the black hole; a refusing proxy continues to refuse.
     pub fn clear(&self) {
-        self.shared
-            .rules
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clear();
+        let mut rules = self.shared.rules.lock().unwrap_or_else(PoisonError::into_inner);
+        let removed = std::mem::take(&mut *rules);
+        drop(rules);
+        removed.iter().for_each(|rule| rule.remove());
         self.black_hole(false);
     }
 

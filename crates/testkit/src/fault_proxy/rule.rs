@@ -1,8 +1,8 @@
 //! Rules: which requests get a fault, and which fault.
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -124,7 +124,7 @@ pub enum Stage {
 }
 
 /// A callback of a test at a [`Stage`]. It runs on the task of the connection and delays the request. It may block for
-/// a short time, for example to kill a process, but must not wait for a response through this proxy.
+/// a short time, for example to kill a process, but must not wait for a response through this proxy, nor remove rules.
 pub type Hook = Arc<dyn Fn(Stage, &RequestInfo) + Send + Sync>;
 
 /// The fault of a selected request.
@@ -232,6 +232,7 @@ pub(super) struct Rule {
     pub(super) fault: Fault,
     chosen: AtomicUsize,
     fired: AtomicUsize,
+    removed: RwLock<bool>,
 }
 
 impl Rule {
@@ -241,6 +242,21 @@ impl Rule {
             fault,
             chosen: AtomicUsize::new(0),
             fired: AtomicUsize::new(0),
+            removed: RwLock::new(false),
+        }
+    }
+
+    /// Returns after the hooks of the rule that run now; none is called from then on. Otherwise a request in flight
+    /// could start a fault again that the test has just ended.
+    pub(super) fn remove(&self) {
+        *self.removed.write().unwrap_or_else(PoisonError::into_inner) = true;
+    }
+
+    /// Calls the hook, unless the rule was removed.
+    pub(super) fn call(&self, stage: Stage, request: &RequestInfo) {
+        let removed = self.removed.read().unwrap_or_else(PoisonError::into_inner);
+        if let (Fault::Hook(hook), false) = (&self.fault, *removed) {
+            hook(stage, request);
         }
     }
 
