@@ -138,6 +138,8 @@ async fn send(sender: &mut SendRequest<Full<Bytes>>, method: &str, path: &str, t
         .header("content-type", "application/json")
         .body(Full::from(body))
         .unwrap();
+    // The connection may still be busy with the end of the last response.
+    sender.ready().await.unwrap();
     let response = sender.send_request(request).await.unwrap();
     assert!(response.status().is_success(), "{response:?}");
     response.into_body().collect().await.unwrap();
