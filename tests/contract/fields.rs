@@ -227,6 +227,7 @@ async fn missing_fields_have_their_documented_defaults() -> Result<()> {
         json!({"interval": "1m", "timeout": "60s", "suspend": false, "allowDowngrade": false});
     let group_defaults = json!({
         "syncs": [with(entry, &template)], "whenUnselected": "Orphan", "deletionPolicy": "Orphan", "maxUnselected": "20%",
+        "unselectedGrace": "5m",
         "rolloutStrategy": strategy, "suspend": false,
     });
     for (kind, given, wanted) in [

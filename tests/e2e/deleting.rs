@@ -9,10 +9,11 @@ use k8s_openapi::api::events::v1::Event;
 use kube::api::{ListParams, Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
-use starling_api::{ABANDON, Cluster, FINALIZER, SyncGroup, SyncResource, SyncStatus};
+use starling_api::{ABANDON, Cluster, FINALIZER, SyncGroup, SyncGroupStatus, SyncResource, SyncStatus};
 use starling_testkit::fleet::{Kind, NAMESPACE, TIMEOUT};
 use starling_testkit::{Change, wait};
 
+use crate::operator_actions::say;
 use crate::world::{Scene, all, exclusive_scene, shared_scene, sync_ready};
 
 const MEMBERS: [&str; 3] = ["m1", "m2", "m3"];
@@ -245,6 +246,61 @@ fn when_unselected_applies_to_a_cluster_that_leaves() -> Result<()> {
         assert_eq!(scene.value("m2", "a").await?, None);
         assert_eq!(scene.value("m1", "a").await?.as_deref(), Some("one"));
         assert_eq!(scene.value("m3", "a").await?.as_deref(), Some("one"));
+        Ok(())
+    })
+}
+
+/// Without the grace, a label that was removed by mistake deleted the objects after three seconds.
+#[test]
+fn a_cluster_that_returns_within_the_grace_keeps_its_objects() -> Result<()> {
+    shared_scene("graced", async |scene| {
+        let commit = scene.commit(&[("a", "one")])?;
+        scene.follow_main().await?;
+        scene.select(&MEMBERS).await?;
+        scene.group(json!({}), json!({})).await?;
+        let patch = json!({"spec": {
+            "whenUnselected": "Delete", "unselectedGrace": "10m", "maxUnselected": "100%",
+        }});
+        scene.fleet().patch::<SyncGroup>(scene.name, patch).await?;
+        scene.succeeded(&commit).await?;
+        let before = scene.map("m1", "a").await?.context("a")?;
+
+        let names = |status: &SyncGroupStatus| -> Vec<String> {
+            let groups = status.unselected.iter();
+            groups.flat_map(|group| group.clusters.clone()).collect()
+        };
+        scene.label("m1", scene.name, None).await?;
+        let recorded = scene.status("m1 left", |status| names(status) == ["m1"]).await?;
+        // A later pass of the group: the time of m1 stays, and m1 as well.
+        scene.label("m2", scene.name, None).await?;
+        let later = scene
+            .status("m2 left", |status| names(status) == ["m1", "m2"])
+            .await?;
+        assert_eq!(later.unselected[0], recorded.unselected[0]);
+        let why = say(scene, &["why", scene.name]).await?;
+        assert!(
+            why.contains("Settling") && why.contains("unselectedGrace"),
+            "{why}"
+        );
+        scene.label("m1", scene.name, Some("yes")).await?;
+        scene
+            .status("m1 is back", |status| names(status) == ["m2"])
+            .await?;
+        let after = scene.map("m1", "a").await?.context("a")?;
+        assert_eq!(
+            (after.uid(), after.resource_version()),
+            (before.uid(), before.resource_version())
+        );
+
+        // A grace that has ended.
+        let patch = json!({"spec": {"unselectedGrace": "1s"}});
+        scene.fleet().patch::<SyncGroup>(scene.name, patch).await?;
+        until_gone::<SyncResource>(scene, &scene.sync_name("m2")).await?;
+        assert_eq!(scene.value("m2", "a").await?, None);
+        scene
+            .status("nothing leaves", |status| status.unselected.is_empty())
+            .await?;
+        assert_eq!(scene.value("m1", "a").await?.as_deref(), Some("one"));
         Ok(())
     })
 }

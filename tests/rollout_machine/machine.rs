@@ -318,6 +318,7 @@ impl Machine {
             rollback: self.world.spec.rollback,
             suspended: false,
             membership_held: leaving.held.is_some(),
+            unselected: &[],
             offer: &offer,
             generation: None,
             requested_at: None,

@@ -86,6 +86,10 @@ pub struct SyncGroupSpec {
     /// Defaults to 20%.
     #[serde(default = "a_fifth")]
     pub max_unselected: IntOrPercent,
+    /// Time for which a cluster stays in the group after it left the selection. A cluster that returns within this
+    /// time keeps its objects, whatever whenUnselected says. Use 0s for none. Defaults to 5m.
+    #[serde(default = "five_minutes")]
+    pub unselected_grace: Duration,
     /// What to do with the objects on all clusters when the group is deleted. Orphan leaves them; Delete
     /// deletes them. Defaults to Orphan.
     #[serde(default)]
@@ -96,6 +100,10 @@ pub struct SyncGroupSpec {
     /// Whether to stop starting clusters. Clusters that have started finish. Defaults to false.
     #[serde(default)]
     pub suspend: bool,
+}
+
+fn five_minutes() -> Duration {
+    Duration::from_secs(300)
 }
 
 fn a_fifth() -> IntOrPercent {
@@ -144,6 +152,10 @@ pub struct SyncGroupStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     pub queue: Vec<ReleaseStatus>,
+    /// Clusters that left the selection and still have Syncs, grouped by the time at which they left, oldest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
+    pub unselected: Vec<UnselectedClusters>,
     /// Clusters with problems, the ten most severe.
     #[serde(default)]
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
@@ -154,6 +166,16 @@ pub struct SyncGroupStatus {
     #[serde(default)]
     #[schemars(with = "Vec<schema::Condition>", extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
+}
+
+/// Clusters that left the selection of a group at one time.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct UnselectedClusters {
+    /// Time at which the controller observed that they left, in RFC 3339 format.
+    pub since: String,
+    /// Names of the clusters.
+    #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
+    pub clusters: Vec<String>,
 }
 
 /// Number of selected clusters by state. The counts other than `total` add up to it.

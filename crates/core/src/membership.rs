@@ -4,9 +4,10 @@
 //! label, or an incomplete list, and all of their objects could be lost. So nothing follows from it without an
 //! approval.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use starling_api::IntOrPercent;
+use jiff::Timestamp;
+use starling_api::{IntOrPercent, UnselectedClusters};
 
 use crate::apply::budget::is_approved;
 use crate::digest;
@@ -74,6 +75,46 @@ pub fn deselection(members: Members<'_>) -> Deselection {
         of: previous.len(),
         digest,
     })
+}
+
+/// Returns since when clusters are out of the selection: the time in status, or now. A time that lies ahead does not
+/// count: the clock was wrong when it was written, and the cluster would stay for as long as it lies ahead.
+#[must_use]
+pub fn unselected_since(
+    before: &[UnselectedClusters],
+    lost: &BTreeSet<String>,
+    now: Timestamp,
+) -> BTreeMap<String, Timestamp> {
+    let recorded = before.iter().filter_map(|group| {
+        let since: Timestamp = group.since.parse().ok()?;
+        Some((since.min(now), &group.clusters))
+    });
+    let mut times = BTreeMap::new();
+    for (since, clusters) in recorded {
+        for cluster in clusters.iter().filter(|cluster| lost.contains(*cluster)) {
+            // The longest grace, if a cluster is named twice.
+            let known = times.entry(cluster.clone()).or_insert(since);
+            *known = since.max(*known);
+        }
+    }
+    for cluster in lost {
+        times.entry(cluster.clone()).or_insert(now);
+    }
+    times
+}
+
+/// Returns the times of [`unselected_since`] as status records them.
+#[must_use]
+pub fn unselected_status(since: &BTreeMap<String, Timestamp>) -> Vec<UnselectedClusters> {
+    let mut groups: BTreeMap<Timestamp, Vec<String>> = BTreeMap::new();
+    for (cluster, time) in since {
+        groups.entry(*time).or_default().push(cluster.clone());
+    }
+    let groups = groups.into_iter().map(|(since, clusters)| UnselectedClusters {
+        since: since.to_string(),
+        clusters,
+    });
+    groups.collect()
 }
 
 #[cfg(test)]
@@ -162,5 +203,47 @@ mod tests {
         assert_eq!(leave(10, 5, &none, &held.digest), Deselection::Free(names(0..5)));
         assert!(matches!(leave(10, 6, &none, &held.digest), Deselection::Held(_)));
         assert!(matches!(leave(10, 4, &none, &held.digest), Deselection::Held(_)));
+    }
+
+    #[test]
+    fn the_grace_is_counted_from_the_recorded_time_until_a_cluster_returns() {
+        let t = |second: i64| Timestamp::from_second(1_800_000_000 + second).unwrap();
+        let set = |names: &[&str]| {
+            names
+                .iter()
+                .map(|name| (*name).to_owned())
+                .collect::<BTreeSet<_>>()
+        };
+        let begun = unselected_since(&[], &set(&["a", "b"]), t(0));
+        let status = unselected_status(&begun);
+        assert_eq!(status.len(), 1, "one time: {status:?}");
+        // The controller was restarted, `b` has returned, and `c` leaves.
+        let later = unselected_since(&status, &set(&["a", "c"]), t(60));
+        let expected = [("a".to_owned(), t(0)), ("c".to_owned(), t(60))];
+        assert_eq!(later, BTreeMap::from(expected));
+        let status = unselected_status(&later);
+        let again = unselected_since(&status, &set(&["a", "b", "c"]), t(90));
+        assert_eq!(again["b"], t(90), "counted anew");
+        assert_eq!(
+            unselected_status(&unselected_since(&status, &set(&[]), t(90))),
+            []
+        );
+    }
+
+    #[test]
+    fn a_recorded_time_ahead_or_without_sense_counts_as_now() {
+        let now = Timestamp::from_second(1_800_000_000).unwrap();
+        let lost = BTreeSet::from(["a".to_owned()]);
+        let recorded = |since: &str| UnselectedClusters {
+            since: since.to_owned(),
+            clusters: vec!["a".to_owned()],
+        };
+        for since in ["2999-01-01T00:00:00Z", "", "yesterday"] {
+            let times = unselected_since(&[recorded(since)], &lost, now);
+            assert_eq!(times["a"], now, "{since:?}");
+        }
+        let twice = [recorded("2026-01-01T00:00:00Z"), recorded("2026-01-02T00:00:00Z")];
+        let times = unselected_since(&twice, &lost, now);
+        assert_eq!(times["a"].to_string(), "2026-01-02T00:00:00Z");
     }
 }

@@ -217,11 +217,14 @@ impl Fleet {
             .await
     }
 
-    /// Applies a SyncGroup.
+    /// Applies a SyncGroup. Without `unselectedGrace` in the spec, clusters leave it at once.
     ///
     /// # Errors
     /// If the management cluster rejects the request.
-    pub async fn put_group(&self, name: &str, spec: Value) -> Result<()> {
+    pub async fn put_group(&self, name: &str, mut spec: Value) -> Result<()> {
+        if let Some(fields) = spec.as_object_mut() {
+            fields.entry("unselectedGrace").or_insert_with(|| "0s".into());
+        }
         self.put::<SyncGroup>(json!({"metadata": {"name": name}, "spec": spec}))
             .await
     }

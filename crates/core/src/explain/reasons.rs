@@ -96,7 +96,9 @@ impl Explainer<'_> {
             ),
             RemovalHold::Settling => (
                 format!("Syncs of clusters that left the group are not removed yet: {syncs}"),
-                "no more clusters leave the group for a moment".to_owned(),
+                "spec.unselectedGrace ends, and no more clusters leave the group for a moment; a cluster that returns \
+                 before that keeps its objects"
+                    .to_owned(),
             ),
             RemovalHold::ClusterNotDone => (
                 format!("Syncs of entries that left the group are not removed yet: {syncs}"),

@@ -537,7 +537,8 @@ fn syncs_that_are_not_removed_yet_have_a_reason_and_a_time() {
                     "Syncs of entries that left the group are not removed yet: web-gone-old"
                 ),
             ],
-            "no more clusters leave the group for a moment"
+            "spec.unselectedGrace ends, and no more clusters leave the group for a moment; a cluster that returns \
+             before that keeps its objects"
         )
     );
     assert_eq!(waits.next_at, Some(settles_at));

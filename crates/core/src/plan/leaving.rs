@@ -35,8 +35,8 @@ pub struct LeavingSync {
 pub enum LeavingCause {
     /// The selector no longer selects its cluster, or the Cluster is gone.
     ClusterUnselected {
-        /// When the set of leaving clusters has not changed for long enough. Labels that a script removes one by one
-        /// come faster, and count together.
+        /// When the grace of the cluster has ended, and the set of leaving clusters has not changed for long enough.
+        /// Labels that a script removes one by one come faster, and count together.
         settles_at: Timestamp,
         /// The stage of the cluster: an index into [`Strategy::stages`](super::Strategy::stages). A cluster that no
         /// longer exists is in the last one.
@@ -75,7 +75,7 @@ pub enum RemovalDecision {
 pub enum RemovalHold {
     /// Too many clusters left the group at once.
     MembershipHeld,
-    /// More clusters may be about to leave.
+    /// The cluster may return, or more clusters may be about to leave.
     Settling,
     /// The remaining entries are not done on the cluster. One of them may take over the objects, as a renamed entry
     /// does.

@@ -24,6 +24,7 @@ pub(super) fn named(status: &SyncGroupStatus) -> BTreeSet<String> {
         observed_generation: _,
         last_handled_reconcile_at: _,
         clusters: _,
+        unselected: _,
         problems: _,
         conditions: _,
     } = status;

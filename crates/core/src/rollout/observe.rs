@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use starling_api::conditions::ConditionUpdate;
-use starling_api::{OnNewRevision, RollbackType, RolloutStatus, StageStatus, SyncGroupStatus};
+use starling_api::{
+    OnNewRevision, RollbackType, RolloutStatus, StageStatus, SyncGroupStatus, UnselectedClusters,
+};
 
 use super::effect::{AdmissionRef, Epoch};
 use super::operator::OperatorActions;
@@ -90,6 +92,8 @@ pub struct Facts<'a> {
     pub suspended: bool,
     /// Whether too many clusters left the group at once.
     pub membership_held: bool,
+    /// The clusters that left the selection and still have Syncs.
+    pub unselected: &'a [UnselectedClusters],
     /// The release that the Sources offer.
     pub offer: &'a Offer,
     /// `metadata.generation` of the group.

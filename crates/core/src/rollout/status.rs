@@ -53,6 +53,7 @@ pub(super) fn status(before: &SyncGroupStatus, parts: Parts<'_>, facts: &Facts<'
         last_known_good,
         held_release: before.held_release.clone(),
         queue: before.queue.clone(),
+        unselected: facts.unselected.to_vec(),
         problems: problems(&before.problems, report, now),
     }
 }

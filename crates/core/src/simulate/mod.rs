@@ -254,6 +254,7 @@ impl World {
             rollback: self.rollback,
             suspended: self.suspended,
             membership_held: self.membership_held,
+            unselected: &self.status.unselected,
             offer: &offer,
             generation: None,
             requested_at: None,

@@ -9,8 +9,12 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use kube::ResourceExt;
-use starling_api::{APPROVE_MEMBERSHIP, Cluster, DeletionPolicy, FINALIZER, SyncGroup, SyncResource};
-use starling_core::membership::{Deselection, HeldDeselection, Members, deselection};
+use starling_api::{
+    APPROVE_MEMBERSHIP, Cluster, DeletionPolicy, FINALIZER, SyncGroup, SyncResource, UnselectedClusters,
+};
+use starling_core::membership::{
+    Deselection, HeldDeselection, Members, deselection, unselected_since, unselected_status,
+};
 use starling_core::plan::{LeavingCause, LeavingSync, Place};
 use starling_core::rollout::{Removal, Rolling};
 use starling_ledger::{AdmissionOutcome, LedgerError};
@@ -31,8 +35,10 @@ pub(super) struct Leaving {
     clusters: BTreeSet<String>,
     /// Too many clusters at once: no cluster leaves, and no more clusters start.
     pub(super) held: Option<HeldDeselection>,
-    /// The time at which the clusters leave, unless they return before.
+    /// The time at which the set of leaving clusters has not changed for long enough.
     settles_at: Timestamp,
+    /// Since when each cluster with Syncs is not selected.
+    since: BTreeMap<String, Timestamp>,
     /// True if the list of Clusters is complete: absence from an incomplete list means nothing.
     is_known: bool,
     /// The stages and windows of the clusters with Syncs that the group does not select, by name.
@@ -40,17 +46,17 @@ pub(super) struct Leaving {
 }
 
 impl Leaving {
-    /// Finds the clusters that are about to leave, in complete lists. Only the controller has observed since when they
-    /// are about to leave; the time is a few seconds.
+    /// Finds the clusters that are about to leave, in complete lists. Only the controller has observed since when the
+    /// set has not changed; the time is a few seconds.
     pub(super) fn in_lists(group: &Group, clusters: &Cache<Cluster>, now: Timestamp) -> Self {
         Self {
             settles_at: now,
             is_known: true,
-            ..Self::deselected(group, clusters)
+            ..Self::deselected(group, clusters, now)
         }
     }
 
-    fn deselected(group: &Group, known: &Cache<Cluster>) -> Self {
+    fn deselected(group: &Group, known: &Cache<Cluster>, now: Timestamp) -> Self {
         let unselected = unselected(group);
         // In most cases no cluster leaves.
         if unselected.is_empty() {
@@ -65,7 +71,11 @@ impl Leaving {
             let place = cluster.map(|cluster| group.strategy.place(cluster.labels()));
             (name.to_owned(), place.unwrap_or_else(|| last_place(group)))
         };
+        let lost = held
+            .as_ref()
+            .map_or(&clusters, |held: &HeldDeselection| &held.lost);
         Self {
+            since: unselected_since(recorded(group), lost, now),
             clusters,
             held,
             places: unselected.into_iter().map(place).collect(),
@@ -73,15 +83,32 @@ impl Leaving {
         }
     }
 
+    /// Returns the clusters that are not selected, as status records them. In an incomplete list, every cluster may be
+    /// missing.
+    pub(super) fn status(&self, group: &Group) -> Vec<UnselectedClusters> {
+        if self.is_known {
+            return unselected_status(&self.since);
+        }
+        recorded(group).to_vec()
+    }
+
     fn unselected(&self, group: &Group, cluster: &str) -> LeavingCause {
         let place = self.places.get(cluster).cloned();
         let Place { stage, windows, .. } = place.unwrap_or_else(|| last_place(group));
+        let since = self.since.get(cluster).copied();
+        let grace = group.object.spec.unselected_grace.as_std();
+        let grace_ends = since.map(|since| waits::from(since, grace));
         LeavingCause::ClusterUnselected {
-            settles_at: self.settles_at,
+            settles_at: grace_ends.map_or(self.settles_at, |ends| ends.max(self.settles_at)),
             stage,
             windows,
         }
     }
+}
+
+fn recorded(group: &Group) -> &[UnselectedClusters] {
+    let status = group.object.status.as_ref();
+    status.map_or(&[], |status| &status.unselected)
 }
 
 /// Returns the place of a cluster whose labels are not known.
@@ -106,7 +133,7 @@ fn unselected(group: &Group) -> Vec<&str> {
 
 /// Finds the clusters that are about to leave.
 pub(super) fn observe(context: GroupContext<'_>, group: &Group, now: Timestamp) -> Leaving {
-    let leaving = Leaving::deselected(group, &context.objects.clusters);
+    let leaving = Leaving::deselected(group, &context.objects.clusters, now);
     let lost = leaving.held.as_ref().map_or(&leaving.clusters, |held| &held.lost);
     let pending = &context.caches.pending_deselections;
     let since = pending.since(&group.key, lost, now);

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use kube::ResourceExt as _;
 use starling_api::conditions::{ConditionStatus, ConditionUpdate, IMPLICIT_STAGE, STAGES_OVERLAP};
-use starling_api::{REQUESTED_AT, RolloutStatus, StageStatus, SyncGroupStatus};
+use starling_api::{REQUESTED_AT, RolloutStatus, StageStatus, SyncGroupStatus, UnselectedClusters};
 use starling_core::journal::Recorder;
 use starling_core::plan::{ClusterView, LeavingSync, PlanInput, StageRecord, left_over, overlap};
 use starling_core::rollout::operator::{OperatorActions, Subject, operator_actions};
@@ -117,6 +117,7 @@ pub(super) fn facts<'a>(
     group: &'a Group,
     offer: &'a Offer,
     membership_held: bool,
+    unselected: &'a [UnselectedClusters],
     reported_at: Option<Timestamp>,
     now: Timestamp,
 ) -> Facts<'a> {
@@ -129,6 +130,7 @@ pub(super) fn facts<'a>(
         rollback: spec.rollout_strategy.rollback.type_,
         suspended: spec.suspend,
         membership_held,
+        unselected,
         offer,
         generation: group.object.metadata.generation,
         requested_at: group.object.annotations().get(REQUESTED_AT).map(String::as_str),

@@ -144,7 +144,15 @@ async fn step(
     let leaving = leave::observe(context, group, now);
     let caches = context.caches;
     let reported_at = caches.status_times.get(&group.key);
-    let facts = machine::facts(group, &offer, leaving.held.is_some(), reported_at, now);
+    let unselected = leaving.status(group);
+    let facts = machine::facts(
+        group,
+        &offer,
+        leaving.held.is_some(),
+        &unselected,
+        reported_at,
+        now,
+    );
     let mut memo = caches.plan_memos.take(&group.key);
     let store = Store {
         snapshots: &caches.release_snapshots,

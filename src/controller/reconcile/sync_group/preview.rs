@@ -128,7 +128,9 @@ pub async fn preview_plan(
     let held = conditions
         .filter(|condition| condition.type_ == MEMBERSHIP_HELD)
         .any(|condition| condition.status == "True");
-    let facts = machine::facts(&group, &offer, held, None, now);
+    let leaving = Leaving::in_lists(&group, &objects.clusters, now);
+    let unselected = leaving.status(&group);
+    let facts = machine::facts(&group, &offer, held, &unselected, None, now);
     let store = Store {
         snapshots: &ReleaseSnapshots::default(),
         hub,
@@ -139,7 +141,7 @@ pub async fn preview_plan(
         // leave.
         gates: &GateTasks::default(),
         memo: &mut PlanMemo::default(),
-        leaving: &Leaving::in_lists(&group, &objects.clusters, now),
+        leaving: &leaving,
         store,
         settled: &SettledAdmissions::default(),
     };

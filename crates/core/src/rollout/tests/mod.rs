@@ -286,6 +286,7 @@ impl Case {
             rollback: self.rollback,
             suspended: self.suspended,
             membership_held: self.membership_held,
+            unselected: &[],
             offer: &self.offer,
             generation: Some(3),
             requested_at: None,
