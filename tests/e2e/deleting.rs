@@ -36,7 +36,7 @@ async fn sync_on(scene: &Scene, name: &str, cluster: &str, fields: Value) -> Res
     Ok(name)
 }
 
-async fn until_gone<K: Kind>(scene: &Scene, name: &str) -> Result<()> {
+pub(crate) async fn until_gone<K: Kind>(scene: &Scene, name: &str) -> Result<()> {
     wait::until(TIMEOUT, format!("{name} is gone"), async || {
         let found = scene
             .fleet()

@@ -15,6 +15,7 @@ mod hostile;
 mod impersonation;
 mod isolation;
 mod labels;
+mod moves;
 mod operator_actions;
 mod ordering;
 mod outages;

@@ -32,7 +32,7 @@ async fn apply_fleet(world: &World, url: &str) -> Result<()> {
         "spec": {"url": url, "ref": {"branch": "main"}, "interval": "1s"}}));
     objects.push(json!({"apiVersion": "starling.dev/v1alpha1", "kind": "SyncGroup",
         "metadata": {"name": "shop", "namespace": "fleet"},
-        "spec": {"clusterSelector": {"matchLabels": {"tier": "a"}},
+        "spec": {"clusterSelector": {"matchLabels": {"tier": "a"}}, "unselectedGrace": "0s",
             "syncs": [{"name": "app", "sourceRef": {"name": "shop"}, "path": "./deploy"}]}}));
     let list = json!({"apiVersion": "v1", "kind": "List", "items": objects});
     world.kubectl(&["apply", "-f", "-"], &list.to_string()).await?;

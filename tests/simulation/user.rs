@@ -111,7 +111,7 @@ fn group_manifest(world: &World, has_stages: bool) -> Value {
     let staged = world.staged.as_ref().filter(|_| has_stages);
     let strategy = staged.map_or(pace, |staged| staged.strategy.clone());
     json!({"apiVersion": "starling.dev/v1alpha1", "kind": "SyncGroup", "metadata": {"name": GROUP},
-        "spec": {"clusterSelector": {"matchLabels": {"fleet": "shop"}},
+        "spec": {"clusterSelector": {"matchLabels": {"fleet": "shop"}}, "unselectedGrace": "5s",
             "syncs": [{"name": "app", "sourceRef": {"name": "shop"}, "path": FOLDER, "wait": true,
                 "substitute": {"CLUSTER": "$(cluster.name)"},
                 "timeout": "1m", "interval": "1m", "retryInterval": "5s"}],

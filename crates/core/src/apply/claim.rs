@@ -1,9 +1,10 @@
 //! The ownership of an object: what is known of it before the object is written, and which of two Syncs keeps the
 //! object.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::Live;
+use crate::object::ObjectId;
 
 /// The known ownership of an object before the object is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,16 +47,26 @@ pub struct Claimant {
     pub name: String,
     /// Whether the member holds the target of the Sync. Otherwise it is unknown which objects the Sync will still want.
     pub settled: bool,
+    /// The objects that the Sync will render when it is at the revision of the Sync that asks; `None`: every object
+    /// that it has.
+    pub wants: Option<BTreeSet<ObjectId>>,
 }
 
-/// Returns the owner that keeps an object from being taken; `None`: there is none.
+impl Claimant {
+    fn keeps(&self, key: &ObjectId) -> bool {
+        self.settled && self.wants.as_ref().is_none_or(|wants| wants.contains(key))
+    }
+}
+
+/// Returns the owner that keeps the object `key` from being taken; `None`: there is none.
 ///
 /// `recorded` are the owners that the ledger has the object for; `label` is the owner label that was last observed on
 /// the object, if it is not ours. A settled owner with the object wants it and keeps it. An owner that is not settled,
-/// no longer has the object, or no longer has a Sync, hands it over. A label that belongs to no Sync of this
+/// will not render the object, no longer has the object, or no longer has a Sync, hands it over. A label that belongs to no Sync of this
 /// installation is that of another installation, which cannot be asked: it keeps the object.
 #[must_use]
 pub fn kept_by(
+    key: &ObjectId,
     recorded: &[String],
     label: Option<&str>,
     claimants: &BTreeMap<String, Claimant>,
@@ -63,7 +74,7 @@ pub fn kept_by(
     let holder = recorded
         .iter()
         .filter_map(|owner| claimants.get(owner))
-        .find(|claimant| claimant.settled)
+        .find(|claimant| claimant.keeps(key))
         .map(|claimant| claimant.name.clone());
     let stranger = || {
         label
@@ -111,16 +122,32 @@ mod tests {
         let claimant = |name: &str, settled| Claimant {
             name: format!("Sync fleet/{name}"),
             settled,
+            wants: None,
+        };
+        let object = |name: &str| ObjectId {
+            group: String::new(),
+            kind: "ConfigMap".into(),
+            namespace: "shop".into(),
+            name: name.into(),
+        };
+        let moving = |wants: &[&str]| Claimant {
+            wants: Some(wants.iter().map(|name| object(name)).collect()),
+            ..claimant("m", true)
         };
         let claimants = BTreeMap::from([
             ("aa".to_owned(), claimant("a", true)),
             ("bb".to_owned(), claimant("b", false)),
+            ("gives".to_owned(), moving(&["another"])),
+            ("keeps".to_owned(), moving(&["object"])),
         ]);
         let stranger = "the owner zz, which is no Sync of this installation on this cluster";
         for (recorded, label, expected) in [
             (&[][..], None, None),
             (&["aa"], None, Some("Sync fleet/a")),
             (&["aa"], Some("aa"), Some("Sync fleet/a")),
+            (&["gives"], Some("gives"), None),
+            (&["gives", "aa"], Some("gives"), Some("Sync fleet/a")),
+            (&["keeps"], Some("keeps"), Some("Sync fleet/m")),
             (&["bb"], None, None),
             (&["bb", "aa"], Some("bb"), Some("Sync fleet/a")),
             (&["gone"], None, None),
@@ -133,7 +160,7 @@ mod tests {
         ] {
             let recorded: Vec<String> = recorded.iter().map(|owner| (*owner).to_owned()).collect();
             assert_eq!(
-                kept_by(&recorded, label, &claimants).as_deref(),
+                kept_by(&object("object"), &recorded, label, &claimants).as_deref(),
                 expected,
                 "{recorded:?} {label:?}"
             );

@@ -175,7 +175,15 @@ async fn attempt(
         Some(drifted) => drifted,
         None => drift::returned(&member, observed, &records).await,
     };
-    let ownership = ownership(context, observed, &rendered.set, &records, &drifted).await;
+    let ownership = ownership(
+        context,
+        observed,
+        &wanted.revision,
+        &rendered.set,
+        &records,
+        &drifted,
+    )
+    .await;
     let drifted = &drifted | &ownership.handed_over;
     let unconfirmed = unconfirmed_records(&rendered.set, &records, &drifted);
     let begun = begin(context, sync, wanted, &unconfirmed, has_stale).await?;

@@ -153,4 +153,20 @@ impl Observed {
         let group = self.group.as_ref();
         group.is_some_and(|group| !group.spec.syncs.iter().any(|entry| entry.name == of.entry))
     }
+
+    /// Returns whether the group will delete the Sync: its entry was removed, or its cluster left the selection. Its
+    /// objects belong to the Sync that renders them.
+    pub(super) fn leaves(&self) -> bool {
+        let group = self.group.as_ref();
+        self.is_retired() || group.is_some_and(|group| is_unselected(group, self.cluster_name()))
+    }
+}
+
+/// Reports whether a cluster with Syncs of a group is not selected, as the group has recorded it.
+pub(super) fn is_unselected(group: &SyncGroup, cluster: &str) -> bool {
+    let status = group.status.as_ref();
+    let recorded = status.map_or(&[][..], |status| &status.unselected);
+    recorded
+        .iter()
+        .any(|left| left.clusters.iter().any(|name| name == cluster))
 }

@@ -14,6 +14,7 @@ use starling_core::progress;
 
 use super::observe::{Observed, observe};
 use super::resolve::resolve;
+use super::siblings::SiblingsOf;
 use crate::controller::cache::ObjectKey;
 use crate::controller::context::SyncContext;
 
@@ -26,11 +27,12 @@ pub(super) struct Ownership {
     pub(super) handed_over: BTreeSet<ObjectId>,
 }
 
-/// Determines the ownership. `drifted` contains objects that were checked just now: another owner's label in their
+/// Determines the ownership before `revision` is applied. `drifted` contains objects that were checked just now: another owner's label in their
 /// records no longer exists.
 pub(super) async fn ownership(
     context: SyncContext<'_>,
     observed: &Observed,
+    revision: &str,
     desired: &RenderedSet,
     records: &BTreeMap<ObjectId, Record>,
     drifted: &BTreeSet<ObjectId>,
@@ -62,10 +64,30 @@ pub(super) async fn ownership(
     if disputed.is_empty() {
         return ownership;
     }
-    let claimants = claimants(context, observed);
+    let holders: BTreeSet<&str> = disputed
+        .iter()
+        .flat_map(|key| recorded.get(key).into_iter().flatten().map(String::as_str))
+        .collect();
+    let mut claimants = BTreeMap::new();
+    for other in others(context, observed) {
+        let wants = if holders.contains(other.owner.as_str()) && rolls_apart(observed, &other, revision) {
+            SiblingsOf { context, observed }
+                .of_release(&other, revision)
+                .await
+        } else {
+            None
+        };
+        let claimant = Claimant {
+            name: format!("Sync {}", other.key),
+            // A Sync that leaves takes nothing back from others.
+            settled: observed.leaves() || is_settled(&other) && is_admitted_alike(observed, &other),
+            wants,
+        };
+        claimants.insert(other.owner.into_string(), claimant);
+    }
     for key in disputed {
         let owners = recorded.get(&key).map(Vec::as_slice).unwrap_or_default();
-        match kept_by(owners, label(&key), &claimants) {
+        match kept_by(&key, owners, label(&key), &claimants) {
             Some(by) => drop(ownership.kept.insert(key, by)),
             None if label(&key).is_some() => drop(ownership.handed_over.insert(key)),
             None => {}
@@ -74,9 +96,9 @@ pub(super) async fn ownership(
     ownership
 }
 
-/// Returns the other Syncs on the same member, by owner. The member is known by its identity, because a Cluster in
-/// another namespace may connect to it.
-fn claimants(context: SyncContext<'_>, observed: &Observed) -> BTreeMap<String, Claimant> {
+/// Returns the other Syncs on the same member. The member is known by its identity, because a Cluster in another
+/// namespace may connect to it.
+fn others(context: SyncContext<'_>, observed: &Observed) -> Vec<Observed> {
     let id = &observed.cluster_id;
     let mut clusters: BTreeSet<ObjectKey> = context
         .objects
@@ -94,16 +116,20 @@ fn claimants(context: SyncContext<'_>, observed: &Observed) -> BTreeMap<String, 
         .filter_map(|key| observe(context, &key))
         .filter(|other| other.cluster_id == *id && other.object.metadata.deletion_timestamp.is_none())
         // The objects of a Sync that is about to be deleted belong to the Sync that renders them, so that a renamed
-        // entry finds its own objects.
-        .filter(|other| !other.is_retired())
-        .map(|other| {
-            let claimant = Claimant {
-                name: format!("Sync {}", other.key),
-                settled: is_settled(&other) && is_admitted_alike(observed, &other),
-            };
-            (other.owner.into_string(), claimant)
-        })
+        // entry, or a cluster that moves to another group, finds its own objects.
+        .filter(|other| !other.leaves())
         .collect()
+}
+
+/// Returns whether another Sync follows the same Source in a rollout of its own, and is at another revision. If the
+/// commit moved an object to this Sync, the other one holds it only until its rollout gets to the commit.
+fn rolls_apart(observed: &Observed, other: &Observed, revision: &str) -> bool {
+    let source = |sync: &Observed| sync.object.spec.template.source_ref.clone();
+    other.group.is_some()
+        && observed.key.namespace == other.key.namespace
+        && observed.group_key() != other.group_key()
+        && source(observed) == source(other)
+        && other.object.spec.revision != revision
 }
 
 /// Returns whether another Sync of the same group is at the same release. Until then the objects that it will render

@@ -1,9 +1,13 @@
 //! The objects that siblings render on the same cluster: an object that moves from one Sync to another is handed over
 //! and not deleted.
 //!
-//! The Syncs of one group on one cluster are siblings, and so are the Syncs of one namespace without a group. Their
-//! objects are those that they render. The rendered sets are shared with their own attempts, and
-//! are requested only if an object left a render.
+//! The Syncs of one namespace on one cluster are siblings. Their objects are those that they render. The rendered sets
+//! are shared with their own attempts, and are requested only if an object left a render.
+//!
+//! Syncs of the same group are at the same release in the end, so that what they will render is known; a sibling of the
+//! group that cannot be rendered stops a prune. Other groups roll out on their own: an object is handed over to them if
+//! they render it now, in their rollout, or at the head of their Source. One that cannot be rendered is skipped, because
+//! the mistake of one group must not stop the others.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -12,7 +16,8 @@ use std::fmt;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use kube::ResourceExt;
-use starling_api::{Cluster, GroupRef, RELEASE, SyncGroup, SyncResource, SyncSpec};
+use kube::core::SelectorExt as _;
+use starling_api::{Cluster, GroupRef, RELEASE, SyncEntry, SyncGroup, SyncResource, SyncSpec};
 use starling_core::apply::SiblingObjects;
 use starling_core::expand::{self, ClusterFacts, ParameterError};
 use starling_core::ignore::IgnoreRules;
@@ -21,7 +26,7 @@ use starling_core::release::rolled_revision;
 use starling_core::target::Owner;
 
 use super::super::names::OwnerLabel;
-use super::observe::Observed;
+use super::observe::{Observed, is_unselected};
 use super::render::{Render, SyncRenderError, render};
 use super::resolve::resolve;
 use crate::controller::cache::ObjectKey;
@@ -46,6 +51,8 @@ struct Sibling {
     /// The spec with resolved parameters.
     spec: SyncSpec,
     owner: OwnerLabel,
+    /// Whether a prune may go on if the sibling cannot be rendered.
+    optional: bool,
 }
 
 /// The name of a sibling in messages.
@@ -102,7 +109,8 @@ impl SiblingsOf<'_> {
     /// wait for the mistakes of another Sync, and objects that a sibling has applied carry its label and are safe.
     pub(super) async fn current_objects(&self) -> BTreeSet<ObjectId> {
         let mut keys = BTreeSet::new();
-        for sibling in self.current() {
+        let siblings = self.current().into_iter().chain(self.of_other_groups());
+        for sibling in siblings {
             match self.keys(&sibling).await {
                 Ok(objects) => keys.extend(objects),
                 Err(error) => {
@@ -114,15 +122,22 @@ impl SiblingsOf<'_> {
         keys
     }
 
+    /// Returns the objects that a Sync of another group will render at a revision; `None`: that is not known.
+    pub(super) async fn of_release(&self, other: &Observed, revision: &str) -> Option<BTreeSet<ObjectId>> {
+        let (of, group) = (other.object.spec.group_ref.as_ref()?, other.group.as_ref()?);
+        let entry = group.spec.syncs.iter().find(|entry| entry.name == of.entry)?;
+        let sibling = self.entry(&of.name, entry, revision, other.cluster.as_ref()?);
+        let keys = self.keys(&sibling.ok()?).await.ok()?;
+        Some(keys.into_iter().collect())
+    }
+
     /// Returns the objects of the current and the upcoming siblings.
     async fn upcoming_objects(&self) -> Result<BTreeSet<ObjectId>, SiblingError> {
         let mut keys = BTreeSet::new();
         for sibling in self.upcoming()? {
             match self.keys(&sibling).await {
                 Ok(objects) => keys.extend(objects),
-                // A Sync of another Source cannot have taken over an object in the same commit. One faulty Sync must
-                // not prevent the others from pruning.
-                Err(_) if self.is_unrelated(&sibling) => {}
+                Err(_) if sibling.optional => {}
                 Err(source) => {
                     return Err(SiblingError::Build {
                         sibling: sibling.name,
@@ -137,13 +152,21 @@ impl SiblingsOf<'_> {
     /// Returns all siblings with their specs in the release of this Sync.
     fn upcoming(&self) -> Result<Vec<Sibling>, SiblingError> {
         let observed = self.observed;
-        let (Some(of), Some(key)) = (&observed.object.spec.group_ref, observed.group_key()) else {
-            return Ok(self.current());
+        let (Some(of), Some(group), Some(cluster)) = (
+            &observed.object.spec.group_ref,
+            &observed.group,
+            &observed.cluster,
+        ) else {
+            let current = self.current().into_iter();
+            return Ok(current.chain(self.of_other_groups()).collect());
         };
-        let (Some(group), Some(cluster)) = (self.context.objects.groups.get(&key), &observed.cluster) else {
-            return Ok(self.current());
-        };
-        let mut siblings = self.wanted(of, &group, cluster)?;
+        let mut siblings = self.wanted(of, group, cluster)?;
+        siblings.extend(self.of_other_groups());
+        let current = self.current().into_iter();
+        let (own, others) = current.partition::<Vec<_>, _>(|sibling| {
+            sibling.spec.group_ref.as_ref().map(|of| &of.name) == Some(&of.name)
+        });
+        siblings.extend(others);
         // If this Sync is at another release than the group (a newer one, or an older one while it waits), the current
         // specs count too.
         let release = group
@@ -152,7 +175,7 @@ impl SiblingsOf<'_> {
             .and_then(|status| status.rollout.as_ref())
             .map(|rollout| rollout.release.as_str());
         if observed.object.annotations().get(RELEASE).map(String::as_str) != release {
-            siblings.extend(self.current());
+            siblings.extend(own);
         }
         Ok(siblings)
     }
@@ -164,39 +187,81 @@ impl SiblingsOf<'_> {
         cluster: &Cluster,
     ) -> Result<Vec<Sibling>, SiblingError> {
         let rollout = group.status.as_ref().and_then(|status| status.rollout.as_ref());
-        let facts = ClusterFacts::of(cluster);
-        let mut siblings = Vec::new();
-        for entry in group.spec.syncs.iter().filter(|entry| entry.name != of.entry) {
-            let template =
-                expand::resolve(&entry.template, &facts).map_err(|source| SiblingError::Parameter {
-                    entry: entry.name.clone(),
-                    source,
-                })?;
+        let entries = group.spec.syncs.iter().filter(|entry| entry.name != of.entry);
+        let siblings = entries.map(|entry| {
             let revision = rollout.and_then(|rollout| rolled_revision(rollout, &entry.name));
-            siblings.push(Sibling {
-                name: SiblingName::Entry(entry.name.clone()),
-                owner: self.owner(Owner::Entry {
-                    group: &of.name,
-                    entry: &entry.name,
-                }),
-                spec: SyncSpec {
-                    group_ref: Some(GroupRef {
-                        name: of.name.clone(),
-                        entry: entry.name.clone(),
-                    }),
-                    cluster_ref: self.observed.object.spec.cluster_ref.clone(),
-                    revision: revision.unwrap_or_default().to_owned(),
-                    template,
-                },
-            });
-        }
-        Ok(siblings)
+            self.entry(&of.name, entry, revision.unwrap_or_default(), cluster)
+        });
+        siblings.collect()
     }
 
-    /// Returns the existing siblings with their own specs. Siblings that are being deleted have no objects.
+    /// Returns the entries of the other groups that select the cluster: in their rollouts, and at the head of their
+    /// Sources, where a rollout will lead them.
+    fn of_other_groups(&self) -> Vec<Sibling> {
+        let observed = self.observed;
+        let Some(cluster) = &observed.cluster else {
+            return Vec::new();
+        };
+        let own = observed.group_key();
+        let groups = self.context.objects.groups.in_namespace(&observed.key.namespace);
+        let others = groups
+            .iter()
+            .filter(|group| own.as_ref() != Some(&ObjectKey::of(&***group)) && selects(group, cluster));
+        let mut siblings = Vec::new();
+        for group in others {
+            let rollout = group.status.as_ref().and_then(|status| status.rollout.as_ref());
+            for entry in &group.spec.syncs {
+                let rolled = rollout.and_then(|rollout| rolled_revision(rollout, &entry.name));
+                let head = self.source_revision(&entry.template.source_ref.name);
+                let revisions: BTreeSet<&str> = rolled.into_iter().chain(head.as_deref()).collect();
+                for revision in revisions {
+                    let sibling = self.entry(&group.name_any(), entry, revision, cluster);
+                    siblings.extend(sibling.map(|sibling| Sibling {
+                        optional: true,
+                        ..sibling
+                    }));
+                }
+            }
+        }
+        siblings
+    }
+
+    /// Returns the Sync of an entry at a revision.
+    fn entry(
+        &self,
+        group: &str,
+        entry: &SyncEntry,
+        revision: &str,
+        cluster: &Cluster,
+    ) -> Result<Sibling, SiblingError> {
+        let template = expand::resolve(&entry.template, &ClusterFacts::of(cluster)).map_err(|source| {
+            SiblingError::Parameter {
+                entry: entry.name.clone(),
+                source,
+            }
+        })?;
+        Ok(Sibling {
+            name: SiblingName::Entry(entry.name.clone()),
+            owner: self.owner(Owner::Entry {
+                group,
+                entry: &entry.name,
+            }),
+            spec: SyncSpec {
+                group_ref: Some(GroupRef {
+                    name: group.to_owned(),
+                    entry: entry.name.clone(),
+                }),
+                cluster_ref: self.observed.object.spec.cluster_ref.clone(),
+                revision: revision.to_owned(),
+                template,
+            },
+            optional: false,
+        })
+    }
+
+    /// Returns the existing siblings with their own specs. Siblings that are being deleted or that leave their group
+    /// keep no object.
     fn current(&self) -> Vec<Sibling> {
-        let own = &self.observed.object.spec;
-        let group = |spec: &SyncSpec| spec.group_ref.as_ref().map(|of| of.name.clone());
         self.context
             .objects
             .syncs
@@ -205,10 +270,19 @@ impl SiblingsOf<'_> {
             .filter(|sync| {
                 sync.name_any() != self.observed.key.name
                     && sync.metadata.deletion_timestamp.is_none()
-                    && group(&sync.spec) == group(own)
+                    && !self.leaves(sync)
             })
             .filter_map(|sync| self.sibling_of(&sync))
             .collect()
+    }
+
+    fn leaves(&self, sync: &SyncResource) -> bool {
+        let Some(of) = &sync.spec.group_ref else {
+            return false;
+        };
+        let key = ObjectKey::new(&self.observed.key.namespace, &of.name);
+        let group = self.context.objects.groups.get(&key);
+        group.is_some_and(|group| is_unselected(&group, &sync.spec.cluster_ref.name))
     }
 
     fn sibling_of(&self, sync: &SyncResource) -> Option<Sibling> {
@@ -224,17 +298,18 @@ impl SiblingsOf<'_> {
         }
         .into_owned();
         if spec.group_ref.is_none() && spec.revision.is_empty() {
-            spec.revision = self.source_revision(&spec)?;
+            spec.revision = self.source_revision(&spec.template.source_ref.name)?;
         }
         (!spec.revision.is_empty()).then_some(Sibling {
             name: SiblingName::Sync(name),
+            optional: self.is_unrelated(&spec),
             spec,
             owner,
         })
     }
 
-    fn source_revision(&self, spec: &SyncSpec) -> Option<String> {
-        let key = ObjectKey::new(&self.observed.key.namespace, &spec.template.source_ref.name);
+    fn source_revision(&self, source: &str) -> Option<String> {
+        let key = ObjectKey::new(&self.observed.key.namespace, source);
         let source = self.context.objects.sources.get(&key)?;
         let revision = source.status.as_ref()?.revision.clone();
         (!revision.is_empty()).then_some(revision)
@@ -244,9 +319,15 @@ impl SiblingsOf<'_> {
         OwnerLabel::new(self.context.installation, &self.observed.key.namespace, owner)
     }
 
-    fn is_unrelated(&self, sibling: &Sibling) -> bool {
+    /// Reports whether a Sync belongs to another group or, without a group, to another Source: it cannot have taken over
+    /// an object in the same release or commit.
+    fn is_unrelated(&self, sibling: &SyncSpec) -> bool {
         let own = &self.observed.object.spec;
-        own.group_ref.is_none() && own.template.source_ref != sibling.spec.template.source_ref
+        let group = |spec: &SyncSpec| spec.group_ref.as_ref().map(|of| of.name.clone());
+        if group(own) != group(sibling) {
+            return true;
+        }
+        own.group_ref.is_none() && own.template.source_ref != sibling.template.source_ref
     }
 
     /// Returns the objects that a sibling renders.
@@ -271,4 +352,12 @@ impl SiblingsOf<'_> {
         let objects = rendered.set.objects.iter();
         Ok(objects.map(|object| object.key.clone()).collect())
     }
+}
+
+/// Reports whether a group will roll out to a cluster.
+fn selects(group: &SyncGroup, cluster: &Cluster) -> bool {
+    let selector = expand::selector(&group.spec.cluster_selector);
+    group.metadata.deletion_timestamp.is_none()
+        && cluster.metadata.deletion_timestamp.is_none()
+        && selector.is_ok_and(|selector| selector.matches(cluster.labels()))
 }

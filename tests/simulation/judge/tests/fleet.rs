@@ -169,6 +169,7 @@ impl World {
         self.put(self.api::<Source>(), source).await?;
         let group = json!({"apiVersion": "starling.dev/v1alpha1", "kind": "SyncGroup", "metadata": {"name": "shop"}, "spec": {
             "clusterSelector": {"matchLabels": {"fleet": "yes"}}, "whenUnselected": "Delete", "rolloutStrategy": {"maxConcurrency": 2, "maxFailures": max_failures},
+            "unselectedGrace": "0s",
             "syncs": [{"name": "app", "sourceRef": {"name": "shop"}, "path": "./deploy", "retryInterval": "1s",
                 "substitute": {"CLUSTER": "$(cluster.name)"}}]}});
         self.put(self.api::<SyncGroup>(), group).await

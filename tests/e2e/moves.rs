@@ -1,0 +1,201 @@
+//! Objects that move between groups keep their UIDs: they are handed over, and not deleted and created anew.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::ResourceExt;
+use serde_json::{Value, json};
+use starling_api::{Cluster, OWNER_LABEL, RolloutPhase, SyncGroup, SyncGroupStatus, SyncResource};
+use starling_testkit::Change;
+use starling_testkit::fleet::TIMEOUT;
+use starling_testkit::wait;
+
+use crate::deleting::until_gone;
+use crate::world::{MEMBERS, Scene, config_map, shared_scene};
+
+/// Applies a group for the clusters with a label. Its clusters leave at once and lose their objects.
+async fn put_group(scene: &Scene, group: &str, path: &str, more: Value) -> Result<()> {
+    let entry = json!({"name": "app", "sourceRef": {"name": scene.name}, "path": path, "retryInterval": "1s",
+        "deletionPolicy": "Delete"});
+    let mut spec = json!({"clusterSelector": {"matchLabels": {group: "yes"}}, "syncs": [entry],
+        "whenUnselected": "Delete", "deletionPolicy": "Delete", "maxUnselected": "100%"});
+    if let (Some(spec), Some(more)) = (spec.as_object_mut(), more.as_object()) {
+        spec.extend(more.clone());
+    }
+    scene.fleet().put_group(group, spec).await
+}
+
+/// Waits until a group has rolled this commit out to this many clusters.
+async fn rolled_out(scene: &Scene, group: &str, commit: &str, clusters: u32) -> Result<()> {
+    let done = |status: &SyncGroupStatus| {
+        let rollout = status.rollout.as_ref();
+        status.clusters.updated == clusters
+            && rollout.is_some_and(|rollout| {
+                rollout.phase == RolloutPhase::Succeeded && rollout.revisions[0].revision.ends_with(commit)
+            })
+    };
+    scene.fleet().group_status(group, "rolled out", done).await?;
+    Ok(())
+}
+
+async fn uids(scene: &Scene, members: &[&str], name: &str) -> Result<BTreeMap<String, Option<String>>> {
+    let mut uids = BTreeMap::new();
+    for member in members {
+        let map = scene.map(member, name).await?;
+        uids.insert((*member).to_owned(), map.and_then(|map| map.uid()));
+    }
+    Ok(uids)
+}
+
+/// Waits until the Sync of a group on a member owns the ConfigMap.
+async fn owned_by(scene: &Scene, group: &str, member: &str, map: &str) -> Result<ConfigMap> {
+    // An object of the group that never moves shows the label of the Sync.
+    let label = |map: &ConfigMap| map.labels().get(OWNER_LABEL).cloned();
+    let what = format!("{map} on {member} belongs to {group}");
+    let found = wait::until(TIMEOUT, what, async || {
+        let own = format!("stays-{group}");
+        let found = tokio::try_join!(scene.map(member, &own), scene.map(member, map));
+        let (stays, moved) = found.map_err(|error| format!("{error:#}"))?;
+        match (stays, moved) {
+            (Some(stays), Some(moved)) if label(&stays) == label(&moved) => Ok(moved),
+            (_, moved) => Err(format!("{:?}", moved.map(|map| map.metadata))),
+        }
+    });
+    Ok(found.await?)
+}
+
+/// Tried with eight clusters: on six of them the objects were deleted and created anew, and gone for half a minute.
+#[test]
+fn a_cluster_that_moves_to_another_group_keeps_its_objects() -> Result<()> {
+    shared_scene("movers", async |scene| {
+        let commit = scene.commit(&[("a", "one"), ("b", "one")])?;
+        scene.follow_main().await?;
+        let (from, to) = (scene.name, scene.own("to"));
+        for member in MEMBERS {
+            scene.label(member, from, Some("yes")).await?;
+        }
+        put_group(scene, from, "./app", json!({})).await?;
+        // One after the other: the last cluster leaves its group long before it starts in the other one.
+        let slow = json!({"rolloutStrategy": {"maxConcurrency": 1, "jitter": "1s"}});
+        put_group(scene, &to, "./app", slow).await?;
+        rolled_out(scene, from, &commit, 5).await?;
+        let before = uids(scene, &MEMBERS, "a").await?;
+        ensure!(before.values().all(Option::is_some), "{before:?}");
+
+        for member in MEMBERS {
+            let labels = json!({"metadata": {"labels": {from: null, &*to: "yes"}}});
+            scene.fleet().patch::<Cluster>(member, labels).await?;
+        }
+        rolled_out(scene, &to, &commit, 5).await?;
+        for member in MEMBERS {
+            until_gone::<SyncResource>(scene, &scene.sync_name(member)).await?;
+        }
+        assert_eq!(uids(scene, &MEMBERS, "a").await?, before);
+        let status = scene
+            .fleet()
+            .get::<SyncGroup>(&to)
+            .await?
+            .status
+            .unwrap_or_default();
+        assert!(status.problems.is_empty(), "{:?}", status.problems);
+        Ok(())
+    })
+}
+
+/// One commit moves an object from the folder of one group to that of another. Each of the groups may be the first to
+/// roll it out.
+#[test]
+fn an_object_that_moves_to_another_group_is_handed_over() -> Result<()> {
+    shared_scene("handed", async |scene| {
+        let (from, to) = (scene.own("from"), scene.own("to"));
+        let text = |name: &str, value| config_map(&scene.own(name), value);
+        let (stays_from, stays_to) = (format!("stays-{from}"), format!("stays-{to}"));
+        let (own_from, own_to) = (text(&stays_from, "one"), text(&stays_to, "one"));
+        let (early, late) = (text("early", "one"), text("late", "one"));
+        let put = |path, text| Change::Write(path, text);
+        let first = scene.repo.commit_to(
+            "main",
+            &[
+                put("from/own.yaml", own_from.as_bytes()),
+                put("to/own.yaml", own_to.as_bytes()),
+                put("from/early.yaml", early.as_bytes()),
+                put("from/late.yaml", late.as_bytes()),
+            ],
+            "all in one",
+        )?;
+        scene.follow_main().await?;
+        for label in [&from, &to] {
+            scene.label("m1", label, Some("yes")).await?;
+        }
+        put_group(scene, &from, "./from", json!({})).await?;
+        put_group(scene, &to, "./to", json!({})).await?;
+        rolled_out(scene, &from, &first, 1).await?;
+        rolled_out(scene, &to, &first, 1).await?;
+        let before = (scene.map("m1", "early").await?, scene.map("m1", "late").await?);
+        let uid = |map: &Option<ConfigMap>| map.as_ref().and_then(ResourceExt::uid);
+
+        // The group that has the object rolls out first.
+        let suspended = |suspend: bool| json!({"spec": {"suspend": suspend}});
+        scene.fleet().patch::<SyncGroup>(&to, suspended(true)).await?;
+        let moved = [
+            Change::Remove("from/early.yaml"),
+            put("to/early.yaml", early.as_bytes()),
+        ];
+        let second = scene.repo.commit_to("main", &moved, "early moves")?;
+        rolled_out(scene, &from, &second, 1).await?;
+        assert_eq!(
+            uid(&scene.map("m1", "early").await?),
+            uid(&before.0),
+            "not pruned"
+        );
+        scene.fleet().patch::<SyncGroup>(&to, suspended(false)).await?;
+        rolled_out(scene, &to, &second, 1).await?;
+        let early = owned_by(scene, &to, "m1", "early").await?;
+        assert_eq!(early.uid(), uid(&before.0));
+
+        // The group that gets the object rolls out first.
+        scene.fleet().patch::<SyncGroup>(&from, suspended(true)).await?;
+        let moved = [
+            Change::Remove("from/late.yaml"),
+            put("to/late.yaml", late.as_bytes()),
+        ];
+        let third = scene.repo.commit_to("main", &moved, "late moves")?;
+        rolled_out(scene, &to, &third, 1).await?;
+        owned_by(scene, &to, "m1", "late").await?;
+        scene.fleet().patch::<SyncGroup>(&from, suspended(false)).await?;
+        rolled_out(scene, &from, &third, 1).await?;
+        let late = owned_by(scene, &to, "m1", "late").await?;
+        assert_eq!(late.uid(), uid(&before.1));
+        Ok(())
+    })
+}
+
+/// A group is renamed: the new one is created, and the old one is deleted with its objects.
+#[test]
+fn a_renamed_group_keeps_its_objects() -> Result<()> {
+    shared_scene("renamed", async |scene| {
+        let commit = scene.commit(&[("a", "one")])?;
+        scene.follow_main().await?;
+        let to = scene.own("to");
+        for label in [scene.name, &*to] {
+            scene.label("m1", label, Some("yes")).await?;
+        }
+        put_group(scene, scene.name, "./app", json!({})).await?;
+        rolled_out(scene, scene.name, &commit, 1).await?;
+        let before = scene.map("m1", "a").await?.context("a")?;
+        // The old group is deleted before the new one has started.
+        put_group(scene, &to, "./app", json!({"suspend": true})).await?;
+        let is_known = |status: &SyncGroupStatus| status.clusters.total == 1;
+        scene.fleet().group_status(&to, "selects m1", is_known).await?;
+        scene.fleet().delete::<SyncGroup>(scene.name).await?;
+        until_gone::<SyncGroup>(scene, scene.name).await?;
+        let suspend = json!({"spec": {"suspend": false}});
+        scene.fleet().patch::<SyncGroup>(&to, suspend).await?;
+        rolled_out(scene, &to, &commit, 1).await?;
+        let after = scene.map("m1", "a").await?.context("a")?;
+        assert_eq!(after.uid(), before.uid());
+        assert_ne!(after.labels().get(OWNER_LABEL), before.labels().get(OWNER_LABEL));
+        Ok(())
+    })
+}
