@@ -9,6 +9,7 @@ use jiff::Timestamp;
 use starling::controller::interpreter::{self, CarriedOut, GroupIdentity, Interpreter};
 use starling::controller::ports::Ledger as _;
 use starling_api::{IntOrPercent, RolloutPhase, RolloutStrategy};
+use starling_core::clock_jumps::ClockJumps;
 use starling_core::journal::{Recorder, resume};
 use starling_core::plan::check::check;
 use starling_core::plan::{Plan, PlanInput, Progress, ReadStrategy, plan};
@@ -312,6 +313,7 @@ impl Machine {
         };
         let facts = Facts {
             now: self.world.now,
+            clock_jumps: &ClockJumps::default(),
             epoch: Epoch::NONE,
             strategy: &self.strategy,
             on_new_revision: self.world.spec.on_new_revision,

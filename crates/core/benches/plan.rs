@@ -19,6 +19,7 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use jiff::{SignedDuration, Timestamp};
+use starling_core::clock_jumps::ClockJumps;
 use starling_core::plan::{
     ClusterView, Direction, EntryView, Gate, GateRecord, ObservedSync, OperatorInput, Plan, PlanInput,
     Progress, Reach, ReadStrategy, RolloutVerdict, RolloutView, StageRecord, plan,
@@ -281,6 +282,7 @@ fn input(
     PlanInput {
         leaving: BTreeMap::new(),
         now: now(),
+        clock_jumps: ClockJumps::default(),
         rollout: RolloutView {
             release: digest("release", 2),
             direction: Direction::Forward,

@@ -5,6 +5,7 @@ pub mod address;
 pub mod apply;
 pub mod backoff;
 pub mod breaker;
+pub mod clock_jumps;
 pub mod depend;
 pub mod digest;
 pub mod drift_fight;

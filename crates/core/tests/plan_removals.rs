@@ -9,6 +9,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use starling_api::{DeletionPolicy, RolloutStrategy};
+use starling_core::clock_jumps::ClockJumps;
 use starling_core::plan::check::check;
 use starling_core::plan::{
     Attribution, ClusterView, Decision, Direction, EntryView, FailureReason, HoldReason, LeavingCause,
@@ -42,6 +43,7 @@ impl Fleet {
         });
         let input = PlanInput {
             now: t(100),
+            clock_jumps: ClockJumps::default(),
             strategy: ReadStrategy::new(&strategy).unwrap().strategy,
             rollout: RolloutView {
                 release: NEW.to_owned(),

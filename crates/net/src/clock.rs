@@ -5,10 +5,11 @@
 //! clocks.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
+use starling_core::clock_jumps::ClockJumps;
 use tokio::time::Instant;
 
 /// The clock of the runtime, for rate limits, which so follow simulated time as waits do.
@@ -35,9 +36,19 @@ impl governor::clock::Clock for RuntimeClock {
     }
 }
 
-/// A readable clock.
+/// A readable clock, which notices its own jumps. Clones share what they noticed.
 #[derive(Clone)]
-pub struct Clock(Arc<dyn Fn() -> Timestamp + Send + Sync>);
+pub struct Clock {
+    read: Arc<dyn Fn() -> Timestamp + Send + Sync>,
+    watched: Arc<Mutex<Watched>>,
+}
+
+/// A reading of the wall clock and of the monotonic clock, and the jumps so far.
+#[derive(Default)]
+struct Watched {
+    last: Option<(Timestamp, Instant)>,
+    jumps: ClockJumps,
+}
 
 impl Clock {
     /// Returns the clock of the system.
@@ -49,14 +60,46 @@ impl Clock {
     /// Creates a clock that returns the result of `read`.
     #[must_use]
     pub fn new(read: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
-        Self(Arc::new(read))
+        Self {
+            read: Arc::new(read),
+            watched: Arc::default(),
+        }
     }
 
     /// Returns the current time in milliseconds: with a finer time, a status would differ after a round trip.
     #[must_use]
     pub fn now(&self) -> Timestamp {
-        let now = (self.0)();
+        let now = (self.read)();
+        self.watch(now);
         Timestamp::from_millisecond(now.as_millisecond()).unwrap_or(now)
+    }
+
+    /// Returns the jumps that this process noticed. Each reading of the clock is compared with the monotonic clock.
+    #[must_use]
+    pub fn jumps(&self) -> ClockJumps {
+        self.watch((self.read)());
+        self.watched().jumps.clone()
+    }
+
+    fn watch(&self, now: Timestamp) {
+        let mut watched = self.watched();
+        let at = Instant::now();
+        let Some((before, since)) = watched.last else {
+            watched.last = Some((now, at));
+            return;
+        };
+        // Without a jump the first reading stays, so that small differences add up.
+        if watched
+            .jumps
+            .observe(before, now, at.saturating_duration_since(since))
+        {
+            tracing::warn!(%now, "the clock was set");
+            watched.last = Some((now, at));
+        }
+    }
+
+    fn watched(&self) -> MutexGuard<'_, Watched> {
+        self.watched.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -90,5 +133,27 @@ mod tests {
     fn times_are_truncated_to_milliseconds() {
         let clock = Clock::new(|| "2026-01-02T03:04:05.678912Z".parse().unwrap());
         assert_eq!(clock.now().to_string(), "2026-01-02T03:04:05.678Z");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn jumps_are_noticed_between_any_two_readings() {
+        let off = Arc::new(std::sync::atomic::AtomicI64::new(0));
+        let (shown, start) = (Arc::clone(&off), Instant::now());
+        let clock = Clock::new(move || {
+            let offset = shown.load(std::sync::atomic::Ordering::SeqCst);
+            let second = i64::try_from(start.elapsed().as_secs()).unwrap_or_default();
+            Timestamp::from_second(1_800_000_000 + offset + second).unwrap()
+        });
+        let since = clock.now();
+        tokio::time::advance(Duration::from_secs(30)).await;
+        assert!(clock.jumps().is_empty());
+        off.store(3600, std::sync::atomic::Ordering::SeqCst);
+        let now = clock.now();
+        assert_eq!(now.duration_since(since).as_secs(), 3630);
+        let jumps = clock.clone().jumps();
+        assert_eq!(jumps.elapsed(since, now), Duration::from_secs(30));
+        tokio::time::advance(Duration::from_secs(30)).await;
+        assert_eq!(clock.jumps(), jumps, "counted once");
+        assert_eq!(jumps.elapsed(since, clock.now()), Duration::from_secs(60));
     }
 }

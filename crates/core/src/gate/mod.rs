@@ -10,7 +10,7 @@ pub mod webhook;
 
 use std::time::Duration;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use starling_api::{LocalRef, StageTask, StageTaskType, referenced};
 
@@ -303,7 +303,7 @@ pub fn after(
     id: &GateId,
     tries: &mut Evaluations,
     evaluation: Evaluation,
-    now: Timestamp,
+    elapsed: Duration,
 ) -> NextStep {
     tries.all = tries.all.saturating_add(1);
     let errors = match &evaluation {
@@ -320,7 +320,7 @@ pub fn after(
             (wait.max(retry_after.unwrap_or_default()), message)
         }
     };
-    let left = left(task, id, now);
+    let left = task.timeout.saturating_sub(elapsed);
     if left.is_zero() {
         let message = format!("not within {}: {why}", starling_api::Duration::from(task.timeout));
         return NextStep::Finished(GateResult::Failed { message });
@@ -336,13 +336,6 @@ fn usual_wait(task: &Task, id: &GateId, tries: u32) -> Duration {
         Effect::Webhook { .. } | Effect::Metric { .. } => task.interval,
         Effect::Job { .. } => backoff::delay(JOB_INTERVAL, tries, &id.key()).min(JOB_INTERVAL_LONGEST),
     }
-}
-
-/// Returns the time that a task has left.
-fn left(task: &Task, id: &GateId, now: Timestamp) -> Duration {
-    let timeout = SignedDuration::try_from(task.timeout).unwrap_or(SignedDuration::MAX);
-    let ends = id.begun_at.saturating_add(timeout).unwrap_or(Timestamp::MAX);
-    ends.duration_since(now).try_into().unwrap_or(Duration::ZERO)
 }
 
 #[cfg(test)]

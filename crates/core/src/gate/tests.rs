@@ -1,3 +1,4 @@
+use jiff::SignedDuration;
 use serde_json::json;
 
 use super::*;
@@ -104,7 +105,9 @@ fn the_key_of_a_gate_is_unique_and_stable() {
 fn a_result_ends_the_gate_and_anything_else_waits() {
     let task = webhook(&json!({}));
     let mut tries = Evaluations::default();
-    let mut after = |evaluation, seconds| super::after(&task, &id(), &mut tries, evaluation, at(seconds));
+    let mut after = |evaluation, seconds| {
+        super::after(&task, &id(), &mut tries, evaluation, Duration::from_secs(seconds))
+    };
     assert_eq!(
         after(Evaluation::Passed, 0),
         NextStep::Finished(GateResult::Passed)
@@ -131,7 +134,7 @@ fn a_result_ends_the_gate_and_anything_else_waits() {
 fn an_error_is_retried_with_backoff_or_as_the_response_requests() {
     let task = webhook(&json!({"interval": "8s"}));
     let mut tries = Evaluations::default();
-    let mut wait = |evaluation| match super::after(&task, &id(), &mut tries, evaluation, at(0)) {
+    let mut wait = |evaluation| match super::after(&task, &id(), &mut tries, evaluation, Duration::ZERO) {
         NextStep::Wait { wait, .. } => wait,
         NextStep::Finished(result) => panic!("{result:?}"),
     };

@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::{RecordedPlan, VERSION};
+use crate::clock_jumps::ClockJumps;
 use crate::plan::{
     ClusterView, Decision, LeavingSync, OperatorInput, Plan, PlanInput, RemovalDecision, RolloutVerdict,
     RolloutView, StagePlan, Strategy, Tally,
@@ -31,6 +32,9 @@ pub enum NotReadable {
 pub struct Change {
     /// The time of the plan.
     pub now: Timestamp,
+    /// As [`PlanInput::clock_jumps`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clock_jumps: Option<ClockJumps>,
     /// As [`PlanInput::strategy`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub strategy: Option<Strategy>,
@@ -78,6 +82,7 @@ pub struct Change {
 /// An input without the time and the clusters.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Head {
+    clock_jumps: ClockJumps,
     strategy: Strategy,
     rollout: RolloutView,
     operator: OperatorInput,
@@ -90,6 +95,7 @@ impl Head {
     pub(super) fn of(input: &PlanInput) -> Self {
         let PlanInput {
             now: _,
+            clock_jumps,
             strategy,
             rollout,
             operator,
@@ -99,6 +105,7 @@ impl Head {
             leaving,
         } = input;
         Self {
+            clock_jumps: clock_jumps.clone(),
             strategy: strategy.clone(),
             rollout: rollout.clone(),
             operator: operator.clone(),
@@ -110,7 +117,8 @@ impl Head {
 
     /// Reports whether `input` is the same, except for the time and the clusters.
     pub(super) fn is_of(&self, input: &PlanInput) -> bool {
-        self.strategy == input.strategy
+        self.clock_jumps == input.clock_jumps
+            && self.strategy == input.strategy
             && self.rollout == input.rollout
             && self.operator == input.operator
             && self.suspended == input.suspended
@@ -139,6 +147,7 @@ impl Change {
         let stages = plan.stages.iter().enumerate();
         Self {
             now: input.now,
+            clock_jumps: changed(&head.clock_jumps, &input.clock_jumps),
             strategy: changed(&head.strategy, &input.strategy),
             rollout: changed(&head.rollout, &input.rollout),
             operator: changed(&head.operator, &input.operator),
@@ -164,6 +173,7 @@ impl Change {
         let RecordedPlan { input, mut plan } = before;
         let PlanInput {
             now: _,
+            clock_jumps,
             strategy,
             rollout,
             operator,
@@ -190,6 +200,7 @@ impl Change {
         RecordedPlan {
             input: PlanInput {
                 now: self.now,
+                clock_jumps: self.clock_jumps.unwrap_or(clock_jumps),
                 strategy: self.strategy.unwrap_or(strategy),
                 rollout: self.rollout.unwrap_or(rollout),
                 operator: self.operator.unwrap_or(operator),

@@ -78,9 +78,10 @@ fn classify<'a>(name: &'a str, classifier: &Classifier<'a, '_>) -> ClusterState<
     }
 }
 
-impl Clock {
-    fn of(input: &PlanInput, cluster: &ClusterView) -> Self {
+impl<'a> Clock<'a> {
+    fn of(input: &'a PlanInput, cluster: &ClusterView) -> Self {
         Self {
+            jumps: &input.clock_jumps,
             soak: match input.rollout.direction {
                 Direction::Forward | Direction::Back => input.strategy.limits.min_success_time,
                 Direction::BackAtOnce => Duration::ZERO,
@@ -219,9 +220,8 @@ impl<'a> Classifier<'a, '_> {
     }
 
     pub(super) fn deadline(&self, from: Option<Timestamp>) -> Option<Timestamp> {
-        from?
-            .checked_add(self.input.strategy.limits.progress_deadline)
-            .ok()
+        let limits = &self.input.strategy.limits;
+        self.input.clock_jumps.due(from?, limits.progress_deadline)
     }
 
     /// Reports whether the admission of the cluster was interrupted between two entries: this release admitted some

@@ -6,6 +6,7 @@ use jiff::Timestamp;
 
 use super::state::Failed;
 use super::types::{Applied, ClusterView, EntryView, FailureReason, ObservedSync, Progress};
+use crate::clock_jumps::ClockJumps;
 
 /// The state of one entry. It is computed once per entry and plan: comparing the target strings again for every rule
 /// would take most of the time of a plan.
@@ -37,7 +38,9 @@ pub(super) enum EntryProgress {
 
 /// The times that the soak of the entries of one cluster is computed from.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Clock {
+pub(super) struct Clock<'a> {
+    /// The jumps of the clock.
+    pub(super) jumps: &'a ClockJumps,
     /// The soak time of the rollout.
     pub(super) soak: Duration,
     /// The time until which the status of the Syncs of the cluster is valid.
@@ -45,7 +48,7 @@ pub(super) struct Clock {
 }
 
 impl<'a> EntryState<'a> {
-    pub(super) fn of(view: &'a EntryView, clock: Clock) -> Self {
+    pub(super) fn of(view: &'a EntryView, clock: Clock<'_>) -> Self {
         let sync = view.observed.as_ref().filter(|sync| sync.target.is_some());
         let at_target = is_at_target(view);
         Self {
@@ -70,7 +73,7 @@ impl<'a> EntryState<'a> {
     }
 }
 
-impl Clock {
+impl Clock<'_> {
     /// Returns the progress of a Sync. Only a Sync at the wanted target soaks; an older target that is applied is
     /// finished.
     fn progress(self, sync: &ObservedSync, at_target: bool) -> EntryProgress {
@@ -84,7 +87,9 @@ impl Clock {
         } else if applied.problem.is_some() {
             EntryProgress::Failing
         } else {
-            let until = applied.healthy_since().map(|since| since.checked_add(self.soak));
+            let until = applied
+                .healthy_since()
+                .map(|since| self.jumps.due(since, self.soak));
             until.map_or(EntryProgress::SoakInterrupted, |until| {
                 EntryProgress::Soaking(until.unwrap_or(Timestamp::MAX))
             })
@@ -93,9 +98,9 @@ impl Clock {
 
     fn is_soaked(self, applied: &Applied) -> bool {
         let now = |since: Timestamp| {
-            since
-                .checked_add(self.soak)
-                .is_ok_and(|until| until <= self.valid_until)
+            self.jumps
+                .due(since, self.soak)
+                .is_some_and(|until| until <= self.valid_until)
         };
         self.soak.is_zero() || applied.longest >= self.soak || applied.healthy_since().is_some_and(now)
     }

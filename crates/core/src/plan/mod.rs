@@ -51,6 +51,8 @@ pub use retry::{PendingRetry, REQUEST_RESOLUTION, began_before};
 pub use stages::*;
 use starling_api::OnFailure;
 use state::ClusterState;
+
+use crate::clock_jumps::ClockJumps;
 pub use strategy::{Place, ReadStrategy, StrategyError};
 pub use types::*;
 
@@ -80,7 +82,11 @@ pub fn plan(input: &PlanInput) -> Plan {
         .values()
         .filter_map(Decision::recheck_at)
         .chain(removal.decisions.values().filter_map(RemovalDecision::recheck_at))
-        .chain(stages.iter().filter_map(|stage| gate_ends(&stage.plan)))
+        .chain(
+            stages
+                .iter()
+                .filter_map(|stage| gate_ends(&stage.plan, &input.clock_jumps)),
+        )
         .chain(admit::leftover_ends(&states, &decisions, others_wait))
         .chain(states.iter().filter_map(|state| state.changes_at))
         .chain(known_until)
@@ -131,7 +137,7 @@ pub fn pending_retry(input: &PlanInput, plan: &Plan, cluster: &str) -> Option<Pe
 
 /// Returns when time passes the current gate of a stage. That includes a stage with incomplete clusters: its next gate
 /// begins then.
-fn gate_ends(stage: &StagePlan) -> Option<Timestamp> {
+fn gate_ends(stage: &StagePlan, jumps: &ClockJumps) -> Option<Timestamp> {
     match &stage.phase {
         StagePhase::Passed | StagePhase::Skipped(_) => return None,
         // While the stage waits, this gate need not be the last that has begun.
@@ -150,7 +156,7 @@ fn gate_ends(stage: &StagePlan) -> Option<Timestamp> {
             gate: Gate::TimedWait(wait),
             begun_at,
             ..
-        } => begun_at.checked_add(*wait).ok(),
+        } => jumps.due(*begun_at, *wait),
         _ => None,
     }
 }

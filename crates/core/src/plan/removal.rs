@@ -157,7 +157,8 @@ impl<'a> Removals<'a> {
         let leaving = self.input.leaving.values();
         let unselected = leaving.filter(|sync| takes_slot(sync));
         unselected.filter_map(move |sync| {
-            let until = sync.removing_since?.checked_add(limits.progress_deadline).ok()?;
+            let jumps = &self.input.clock_jumps;
+            let until = jumps.due(sync.removing_since?, limits.progress_deadline)?;
             (until > self.input.now).then_some((&*sync.cluster, until))
         })
     }

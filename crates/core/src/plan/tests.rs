@@ -110,6 +110,7 @@ pub(super) fn input(script: &str, max_concurrency: u32, max_failures: u32) -> Pl
     PlanInput {
         leaving: BTreeMap::new(),
         now: t(60),
+        clock_jumps: ClockJumps::default(),
         strategy: Strategy {
             limits: Limits {
                 max_concurrency: IntOrPercent::Int(max_concurrency),
@@ -843,6 +844,56 @@ fn the_next_plan_is_at_the_end_of_a_soak_that_changes_a_state() {
     let mut done = input("o", 1, 0);
     done.operator = paused.operator;
     assert_eq!(plan(&done).recheck_at, None);
+}
+
+/// Set forward by an hour, the clock ended every soak, deadline and timed gate at once.
+#[test]
+fn a_clock_that_is_set_forward_ends_no_soak_deadline_or_timed_gate() {
+    const HOUR: i64 = 3600;
+    let jumped = |mut input: PlanInput, at: i64| {
+        input.now = t(at + HOUR);
+        input.clock_jumps.observe(t(100), t(100 + HOUR), Duration::ZERO);
+        input
+    };
+    let mut soaking = input("o", 1, 0);
+    soaking.strategy.limits.min_success_time = Duration::from_secs(100);
+    let entries = &mut soaking.clusters.get_mut("c000").unwrap().entries;
+    entries.get_mut("app").unwrap().observed = Some(observed(NEW, 30, Progress::healthy_since(t(50))));
+    assert_eq!(picture(&plan(&jumped(soaking.clone(), 149))), "s");
+    assert_eq!(
+        plan(&jumped(soaking.clone(), 149)).recheck_at,
+        Some(t(150 + HOUR))
+    );
+    assert_eq!(picture(&plan(&jumped(soaking, 150))), "d");
+
+    let in_flight = input("W", 1, 0);
+    let admitted = in_flight.clusters["c000"].entries["app"].observed.as_ref();
+    let deadline = admitted.and_then(|sync| sync.admitted_at).unwrap().as_second() - t(0).as_second() + 900;
+    assert_eq!(picture(&plan(&jumped(in_flight.clone(), deadline - 1))), "W");
+    assert_eq!(picture(&plan(&jumped(in_flight, deadline))), "!");
+
+    let wait = Gate::TimedWait(Duration::from_secs(50));
+    let mut gated = input("d", 1, 0);
+    gated.strategy.stages.insert(0, canary(Vec::new(), vec![wait]));
+    let begun = GateRecord {
+        gate: wait,
+        begun_at: t(80),
+        result: None,
+    };
+    let record = StageRecord {
+        opened_at: Some(t(0)),
+        completed_at: Some(t(80)),
+        after: vec![begun],
+        ..StageRecord::default()
+    };
+    gated.rollout.stages = [("canary".to_owned(), record)].into();
+    let phase = |at| plan(&jumped(gated.clone(), at)).stages[0].phase.clone();
+    let until = Some(t(130 + HOUR));
+    assert_eq!(
+        phase(129),
+        StagePhase::Waiting(StageWait::Gate { gate: wait, until })
+    );
+    assert_eq!(phase(130), StagePhase::Passed);
 }
 
 /// While clusters are missing that vanished at once, a stage stays as it is: a gate that has begun is reported, no new

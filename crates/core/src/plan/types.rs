@@ -7,6 +7,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use crate::clock_jumps::ClockJumps;
+
 use super::leaving::{LeavingSync, RemovalDecision};
 use super::stages::{
     Attribution, OperatorInput, RolloutVerdict, RolloutView, StagePlan, StageWait, Strategy, Tally,
@@ -18,6 +20,9 @@ use super::stages::{
 pub struct PlanInput {
     /// The current time.
     pub now: Timestamp,
+    /// The jumps of the clock since the process started: no wait is shorter for them.
+    #[serde(default, skip_serializing_if = "ClockJumps::is_empty")]
+    pub clock_jumps: ClockJumps,
     /// The current strategy. It applies to the rollout in progress even if it changed since the rollout began (ADR 5).
     pub strategy: Strategy,
     /// The current rollout and its recorded state.

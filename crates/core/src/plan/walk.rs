@@ -287,10 +287,9 @@ impl StageView<'_> {
         let gate = record.gate;
         let waits = |until| Some(StageWait::Gate { gate, until });
         match (gate, &record.result) {
-            (Gate::TimedWait(wait), _) => match record.begun_at.checked_add(wait) {
-                Ok(until) if until <= self.input.now => None,
-                Ok(until) => waits(Some(until)),
-                Err(_) => waits(None),
+            (Gate::TimedWait(wait), _) => match self.input.clock_jumps.due(record.begun_at, wait) {
+                Some(until) if until <= self.input.now => None,
+                until => waits(until),
             },
             (Gate::Approval, _) => match self.of_stage(&self.input.rollout.approvals) {
                 Some(_) => None,

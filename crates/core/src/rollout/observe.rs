@@ -12,6 +12,7 @@ use starling_api::{
 use super::effect::{AdmissionRef, Epoch};
 use super::operator::OperatorActions;
 use super::snapshot::ReleaseSnapshot;
+use crate::clock_jumps::ClockJumps;
 use crate::journal::Recorder;
 use crate::plan::{AdmittedRelease, ClusterView, LeavingSync, PlanInput, ReadStrategy, StageRecord};
 
@@ -80,6 +81,8 @@ pub struct Offer {
 pub struct Facts<'a> {
     /// The current time.
     pub now: Timestamp,
+    /// The jumps of the clock since the process started.
+    pub clock_jumps: &'a ClockJumps,
     /// The leadership that decides.
     pub epoch: Epoch,
     /// The strategy in force.

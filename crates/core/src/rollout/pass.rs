@@ -55,6 +55,7 @@ impl Pass<'_, '_> {
         self.observed.gate_results(rolling.rollout.id, &mut stages);
         PlanInput {
             now: facts.now,
+            clock_jumps: facts.clock_jumps.clone(),
             strategy: facts.strategy.strategy.clone(),
             rollout: RolloutView {
                 release: rolling.rollout.release.clone(),

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use starling_api::{OnNewRevision, ReleaseStatus, RollbackType, SyncGroupStatus};
 
+use crate::clock_jumps::ClockJumps;
 use crate::plan::{
     Attribution, Direction, GateResult, OperatorInput, Plan, PlanInput, ReadStrategy, RolloutVerdict, Stop,
 };
@@ -248,6 +249,7 @@ impl World {
         };
         let facts = Facts {
             now: self.now,
+            clock_jumps: &ClockJumps::default(),
             epoch: Epoch::NONE,
             strategy: &self.strategy,
             on_new_revision: self.on_new_revision,

@@ -6,6 +6,7 @@ use starling_api::conditions::{
     self, ConditionStatus, ConditionUpdate, HEALTHY, MESSAGE_LIMIT, READY, RECONCILING, cut,
 };
 use starling_api::{ObjectProblem, SyncStatus};
+use starling_core::clock_jumps::ClockJumps;
 use starling_core::health::{Health, HealthVerdict, summary};
 use starling_core::object::ObjectId;
 use starling_core::progress::{self, HEALTH_CHECK_FAILED, PROGRESSING};
@@ -26,6 +27,8 @@ pub(super) struct HealthSubject<'a> {
     pub(super) cluster_id: &'a ClusterId,
     /// The time of the next health check.
     pub(super) next: Option<Timestamp>,
+    /// The jumps of the clock: they do not count as time in which the target was healthy.
+    pub(super) clock_jumps: ClockJumps,
 }
 
 /// Adds the health to the conditions in `updates`.
@@ -56,11 +59,11 @@ pub(super) fn write(
             let until = Timestamp::from_second(until.as_second()).unwrap_or(*until);
             let message = format!("waiting until {until} for {}", summary(unhealthy));
             replace(&mut updates, progressing(&message));
-            Some(found_unhealthy(after, PROGRESSING, unhealthy, now))
+            Some(found_unhealthy(after, subject, PROGRESSING, unhealthy, now))
         }
         Some(HealthCheck::Verdict(HealthVerdict::Failed { unhealthy })) => {
             replace(&mut updates, retrying(HEALTH_CHECK_FAILED, &summary(unhealthy)));
-            let update = found_unhealthy(after, HEALTH_CHECK_FAILED, unhealthy, now);
+            let update = found_unhealthy(after, subject, HEALTH_CHECK_FAILED, unhealthy, now);
             after.next_attempt_time = subject.next.map(|at| at.to_string()).unwrap_or_default();
             Some(update)
         }
@@ -101,17 +104,14 @@ fn found_healthy(after: &mut SyncStatus, subject: &HealthSubject<'_>, now: Times
 
 fn found_unhealthy(
     after: &mut SyncStatus,
+    subject: &HealthSubject<'_>,
     reason: &str,
     unhealthy: &[(ObjectId, Health)],
     now: Timestamp,
 ) -> ConditionUpdate {
     // A target that was healthy for long enough remains proven, even if it fails later.
-    let span = after
-        .healthy_since
-        .parse()
-        .ok()
-        .map(|since| now.duration_since(since));
-    if let Some(span) = span.and_then(|span| std::time::Duration::try_from(span).ok()) {
+    let since = after.healthy_since.parse().ok();
+    if let Some(span) = since.map(|since| subject.clock_jumps.elapsed(since, now)) {
         let longest = after
             .longest_healthy
             .map_or(span, |longest| longest.as_std().max(span));
@@ -180,6 +180,7 @@ mod tests {
             target: Some(TARGET),
             cluster_id: &ID,
             next: Some(at(500)),
+            clock_jumps: ClockJumps::default(),
         }
     }
 

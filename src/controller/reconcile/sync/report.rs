@@ -67,6 +67,7 @@ fn subject<'a>(
         target,
         cluster_id: &observed.cluster_id,
         next: context.caches.health.next(&observed.key),
+        clock_jumps: context.clock.jumps(),
     }
 }
 

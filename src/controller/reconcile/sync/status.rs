@@ -303,6 +303,7 @@ mod tests {
     use kube::ResourceExt;
     use serde_json::json;
     use starling_api::REQUESTED_AT;
+    use starling_core::clock_jumps::ClockJumps;
     use starling_core::object::ObjectId;
 
     use super::super::super::names::ClusterId;
@@ -359,6 +360,7 @@ mod tests {
             target: Some("t"),
             cluster_id: &ClusterId::new("id"),
             next: None,
+            clock_jumps: ClockJumps::default(),
         };
         let mut observed = mk_observed(json!({"wait": false}));
         let mut messages = Vec::new();
@@ -403,6 +405,7 @@ mod tests {
             target: Some("t"),
             cluster_id: &ClusterId::new("id"),
             next: None,
+            clock_jumps: ClockJumps::default(),
         };
         let now = Timestamp::from_second(1_000).unwrap();
         for (stored, expected) in [(2_000, 1_000), (1_600, 1_600), (500, 500)] {
@@ -432,6 +435,7 @@ mod tests {
             target: None,
             cluster_id: &ClusterId::new("id"),
             next: None,
+            clock_jumps: ClockJumps::default(),
         };
         let after = super::blocked(&observed, &blocked, &subject, None, Timestamp::UNIX_EPOCH);
         assert_eq!(after.last_handled_reconcile_at, "now");

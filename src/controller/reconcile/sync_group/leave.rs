@@ -12,6 +12,7 @@ use kube::ResourceExt;
 use starling_api::{
     APPROVE_MEMBERSHIP, Cluster, DeletionPolicy, FINALIZER, SyncGroup, SyncResource, UnselectedClusters,
 };
+use starling_core::clock_jumps::ClockJumps;
 use starling_core::membership::{
     Deselection, HeldDeselection, Members, deselection, unselected_since, unselected_status,
 };
@@ -39,6 +40,7 @@ pub(super) struct Leaving {
     settles_at: Timestamp,
     /// Since when each cluster with Syncs is not selected.
     since: BTreeMap<String, Timestamp>,
+    clock_jumps: ClockJumps,
     /// True if the list of Clusters is complete: absence from an incomplete list means nothing.
     is_known: bool,
     /// The stages and windows of the clusters with Syncs that the group does not select, by name.
@@ -97,7 +99,7 @@ impl Leaving {
         let Place { stage, windows, .. } = place.unwrap_or_else(|| last_place(group));
         let since = self.since.get(cluster).copied();
         let grace = group.object.spec.unselected_grace.as_std();
-        let grace_ends = since.map(|since| waits::from(since, grace));
+        let grace_ends = since.map(|since| self.clock_jumps.due(since, grace).unwrap_or(Timestamp::MAX));
         LeavingCause::ClusterUnselected {
             settles_at: grace_ends.map_or(self.settles_at, |ends| ends.max(self.settles_at)),
             stage,
@@ -140,6 +142,7 @@ pub(super) fn observe(context: GroupContext<'_>, group: &Group, now: Timestamp) 
     Leaving {
         settles_at: waits::from(since, waits::DESELECTION_SETTLE),
         is_known: context.objects.clusters.is_synced(),
+        clock_jumps: context.clock.jumps(),
         ..leaving
     }
 }

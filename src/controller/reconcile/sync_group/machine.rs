@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use kube::ResourceExt as _;
 use starling_api::conditions::{ConditionStatus, ConditionUpdate, IMPLICIT_STAGE, STAGES_OVERLAP};
 use starling_api::{REQUESTED_AT, RolloutStatus, StageStatus, SyncGroupStatus, UnselectedClusters};
+use starling_core::clock_jumps::ClockJumps;
 use starling_core::journal::Recorder;
 use starling_core::plan::{ClusterView, LeavingSync, PlanInput, StageRecord, left_over, overlap};
 use starling_core::rollout::operator::{OperatorActions, Subject, operator_actions};
@@ -112,18 +113,28 @@ impl Observations for GroupObservations<'_> {
     }
 }
 
+/// The times of a pass.
+#[derive(Clone, Copy)]
+pub(super) struct PassTimes<'a> {
+    pub(super) now: Timestamp,
+    /// The jumps of the clock; none if only one reading is known.
+    pub(super) clock_jumps: &'a ClockJumps,
+    /// The time of the last status write of this process.
+    pub(super) reported_at: Option<Timestamp>,
+}
+
 /// Returns the facts that do not change during a pass.
 pub(super) fn facts<'a>(
     group: &'a Group,
     offer: &'a Offer,
     membership_held: bool,
     unselected: &'a [UnselectedClusters],
-    reported_at: Option<Timestamp>,
-    now: Timestamp,
+    times: PassTimes<'a>,
 ) -> Facts<'a> {
     let spec = &group.object.spec;
     Facts {
-        now,
+        now: times.now,
+        clock_jumps: times.clock_jumps,
         epoch: Epoch::NONE,
         strategy: &group.strategy,
         on_new_revision: spec.rollout_strategy.on_new_revision,
@@ -134,7 +145,7 @@ pub(super) fn facts<'a>(
         offer,
         generation: group.object.metadata.generation,
         requested_at: group.object.annotations().get(REQUESTED_AT).map(String::as_str),
-        reported_at,
+        reported_at: times.reported_at,
     }
 }
 

@@ -29,7 +29,7 @@ use starling_core::rollout::{self, Transition};
 use starling_ledger::LedgerError;
 
 use self::api::HubOf;
-use self::machine::{GroupObservations, Store};
+use self::machine::{GroupObservations, PassTimes, Store};
 use self::observe::{Group, Snapshot};
 pub use self::preview::{PlanPreview, PlanPreviewError, PreviewObjects, preview_plan};
 use super::ReconcileError;
@@ -143,16 +143,13 @@ async fn step(
     let offer = offer::offer(now, group);
     let leaving = leave::observe(context, group, now);
     let caches = context.caches;
-    let reported_at = caches.status_times.get(&group.key);
-    let unselected = leaving.status(group);
-    let facts = machine::facts(
-        group,
-        &offer,
-        leaving.held.is_some(),
-        &unselected,
-        reported_at,
+    let times = PassTimes {
         now,
-    );
+        clock_jumps: &context.clock.jumps(),
+        reported_at: caches.status_times.get(&group.key),
+    };
+    let unselected = leaving.status(group);
+    let facts = machine::facts(group, &offer, leaving.held.is_some(), &unselected, times);
     let mut memo = caches.plan_memos.take(&group.key);
     let store = Store {
         snapshots: &caches.release_snapshots,

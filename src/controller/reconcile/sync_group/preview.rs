@@ -7,11 +7,12 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 use starling_api::conditions::MEMBERSHIP_HELD;
 use starling_api::{Cluster, RolloutAction, RolloutApproval, RolloutStatus, Source, SyncGroup, SyncResource};
+use starling_core::clock_jumps::ClockJumps;
 use starling_core::plan::PlanInput;
 use starling_core::rollout::{self, PlannerInput, Preview};
 
 use super::leave::Leaving;
-use super::machine::{self, GroupObservations, Store, drive};
+use super::machine::{self, GroupObservations, PassTimes, Store, drive};
 use super::observe::{Snapshot, observe};
 use super::offer::offer;
 use crate::controller::cache::Cache;
@@ -130,7 +131,12 @@ pub async fn preview_plan(
         .any(|condition| condition.status == "True");
     let leaving = Leaving::in_lists(&group, &objects.clusters, now);
     let unselected = leaving.status(&group);
-    let facts = machine::facts(&group, &offer, held, &unselected, None, now);
+    let times = PassTimes {
+        now,
+        clock_jumps: &ClockJumps::default(),
+        reported_at: None,
+    };
+    let facts = machine::facts(&group, &offer, held, &unselected, times);
     let store = Store {
         snapshots: &ReleaseSnapshots::default(),
         hub,

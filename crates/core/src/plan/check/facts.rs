@@ -1,5 +1,7 @@
 //! The facts about one cluster at one time, independent of a plan.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 
 use super::rules::Rules;
@@ -347,7 +349,7 @@ impl Evaluator<'_> {
             Progress::Applied(applied) if applied.problem.is_some() => CheckedProgress::Failing,
             Progress::Applied(applied) => match applied.since {
                 Some(since) => CheckedProgress::Soaking {
-                    until: since.checked_add(self.rules.soak).unwrap_or(Timestamp::MAX),
+                    until: self.due(since, self.rules.soak).unwrap_or(Timestamp::MAX),
                 },
                 None => CheckedProgress::SoakInterrupted,
             },
@@ -367,9 +369,8 @@ impl Evaluator<'_> {
             Reach::Ready | Reach::Unprobed | Reach::Suspended => self.at,
         };
         let long_enough = |since: Timestamp| {
-            since
-                .checked_add(self.rules.soak)
-                .is_ok_and(|soaked| soaked <= until)
+            self.due(since, self.rules.soak)
+                .is_some_and(|soaked| soaked <= until)
         };
         let well = applied.problem.is_none() && applied.since.is_some_and(long_enough);
         self.rules.soak.is_zero() || applied.longest >= self.rules.soak || well
@@ -378,7 +379,11 @@ impl Evaluator<'_> {
     /// Returns the deadline of an admission. Without a recorded time, no time is left.
     fn deadline(&self, admitted_at: Option<Timestamp>) -> Option<Timestamp> {
         let deadline = self.input.strategy.limits.progress_deadline;
-        admitted_at?.checked_add(deadline).ok()
+        self.due(admitted_at?, deadline)
+    }
+
+    fn due(&self, since: Timestamp, wait: Duration) -> Option<Timestamp> {
+        self.input.clock_jumps.due(since, wait)
     }
 }
 

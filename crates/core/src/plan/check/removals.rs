@@ -196,9 +196,10 @@ impl Moment<'_> {
             sync.cause != LeavingCause::EntryRemoved && sync.policy == DeletionPolicy::Delete
         });
         let losing = unselected.filter(|(name, sync)| match sync.removing_since {
-            Some(since) => since
-                .checked_add(limits.progress_deadline)
-                .is_ok_and(|deadline| deadline > self.at),
+            Some(since) => {
+                let deadline = self.input.clock_jumps.due(since, limits.progress_deadline);
+                deadline.is_some_and(|deadline| deadline > self.at)
+            }
             None => planned && self.plan.removals.get(*name) == Some(&RemovalDecision::Remove),
         });
         losing.map(|(_, sync)| &*sync.cluster).collect()

@@ -379,7 +379,7 @@ impl StageContext<'_> {
         let wait = |until| Some(StageWait::Gate { gate, until });
         match (gate, &record.result) {
             (Gate::TimedWait(time), _) => {
-                let until = record.begun_at.checked_add(time).ok();
+                let until = self.input.clock_jumps.due(record.begun_at, time);
                 if until.is_some_and(|until| until <= self.at) {
                     None
                 } else {

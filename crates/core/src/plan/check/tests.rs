@@ -16,6 +16,7 @@ use jiff::Timestamp;
 use starling_api::{IntOrPercent, OnFailure, OnUnreachable};
 
 use super::*;
+use crate::clock_jumps::ClockJumps;
 use crate::plan::stages::*;
 use crate::plan::types::*;
 
@@ -94,6 +95,7 @@ fn rollout(stages: Vec<StageRules>, clusters: BTreeMap<String, ClusterView>) -> 
     PlanInput {
         leaving: BTreeMap::new(),
         now: t(60),
+        clock_jumps: ClockJumps::default(),
         strategy: Strategy {
             limits: Limits {
                 max_concurrency: IntOrPercent::Int(4),

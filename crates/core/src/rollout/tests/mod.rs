@@ -19,6 +19,7 @@ use starling_api::{
 
 use super::operator::OperatorActions;
 use super::*;
+use crate::clock_jumps::ClockJumps;
 use crate::journal::Recorder;
 use crate::plan::{
     Attribution, ClusterView, EntryView, GateResult, LeavingCause, LeavingSync, ObservedSync, PlanInput,
@@ -280,6 +281,7 @@ impl Case {
     fn step_with(&mut self, loaded: &Loaded) -> Result<Transition, StepError> {
         let facts = Facts {
             now: self.now,
+            clock_jumps: &ClockJumps::default(),
             epoch: EPOCH,
             strategy: &self.strategy,
             on_new_revision: self.on_new_revision,

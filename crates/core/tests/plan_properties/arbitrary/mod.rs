@@ -12,6 +12,7 @@ use proptest::option::weighted;
 use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
 use starling_api::{DeletionPolicy, IntOrPercent, OnFailure, OnUnreachable, StageTaskType};
+use starling_core::clock_jumps::ClockJumps;
 use starling_core::plan::{
     Attribution, Direction, Gate, GateRecord, GateResult, LeavingCause, LeavingSync, Limits, OperatorInput,
     PlanInput, REST, Reach, Retry, RolloutView, StageRecord, StageRules, Strategy as Rollout,
@@ -350,7 +351,7 @@ pub(crate) fn input() -> impl Strategy<Value = PlanInput> {
             rollout,
             operator(names),
             held,
-            0i64..1500,
+            (0i64..1500, clock_jumps()),
             clusters,
             leaving(stages),
         )
@@ -360,7 +361,7 @@ pub(crate) fn input() -> impl Strategy<Value = PlanInput> {
                     rollout,
                     operator,
                     (suspended, membership_held, windows),
-                    now,
+                    (now, clock_jumps),
                     mut clusters,
                     mut leaving,
                 )| {
@@ -381,6 +382,7 @@ pub(crate) fn input() -> impl Strategy<Value = PlanInput> {
                     }
                     PlanInput {
                         now: t(now),
+                        clock_jumps,
                         strategy,
                         rollout,
                         operator,
@@ -395,5 +397,16 @@ pub(crate) fn input() -> impl Strategy<Value = PlanInput> {
                     }
                 },
             )
+    })
+}
+
+/// Jumps of the clock, in any order of its times.
+fn clock_jumps() -> impl Strategy<Value = ClockJumps> {
+    vec((0i64..1500, -900i64..900), 0..3).prop_map(|jumps| {
+        let mut observed = ClockJumps::default();
+        for (at, by) in jumps {
+            observed.observe(t(at), t(at + by), Duration::ZERO);
+        }
+        observed
     })
 }

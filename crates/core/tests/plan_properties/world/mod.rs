@@ -14,6 +14,7 @@ use jiff::Timestamp;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use starling_api::OnFailure;
+use starling_core::clock_jumps::ClockJumps;
 use starling_core::plan::{
     ClusterView, Direction, EntryView, Gate, GateResult, HealthProblem, Limits, OperatorInput, PlanInput,
     Progress, Reach, RolloutView, Strategy as Rollout, plan,
@@ -130,6 +131,7 @@ impl World {
         let clusters = self.members.iter();
         PlanInput {
             now: self.now,
+            clock_jumps: ClockJumps::default(),
             strategy: self.strategy.clone(),
             rollout: self.rollout.clone(),
             operator: self.operator.clone(),
