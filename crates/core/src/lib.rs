@@ -30,6 +30,7 @@ pub mod range;
 pub mod release;
 pub mod request;
 pub mod resource_version;
+pub mod restore;
 pub mod revision;
 pub mod rollout;
 pub mod simulate;

@@ -1,6 +1,7 @@
 //! The format of an inventory in ConfigMaps on the member.
 //!
-//! A shard is text. The first line has the format version and the number of shards; each further line is one entry:
+//! A shard is text. The first line has the format version and the number of shards, and in the first shard, since
+//! ADR 40, `hub=` and the number of the write that last changed what the member has of the owner. Each further line is one entry:
 //! group, kind, namespace, name and UID, separated by tabs, and, where they are known, the origin (`created` or
 //! `adopted`) and the number of objects of which the deletion of this one is held. Later versions may add fields to the
 //! end of a line and attributes to the first one; a reader ignores what it does not know. An unknown format is an
@@ -13,6 +14,7 @@ use thiserror::Error;
 
 use super::{Entry, Inventory, Listed, Origin};
 use crate::object::ObjectId;
+use crate::restore::WriteNumber;
 
 /// The data key of a shard in its ConfigMap.
 pub const DATA_KEY: &str = "inventory";
@@ -21,6 +23,8 @@ pub const DATA_KEY: &str = "inventory";
 pub const SHARD_LIMIT: usize = 500 * 1024;
 /// The number of fields that each line has.
 const FIELDS: usize = 5;
+/// The start of the attribute with the number of the last write.
+const NUMBER: &str = "hub=";
 /// The start of the first line.
 const FORMAT: &str = "starling-inventory/1";
 
@@ -39,6 +43,10 @@ pub enum FormatError {
     /// The first line has no number of shards.
     #[error("no number of shards in the first line")]
     NoShardCount,
+    /// The attribute `hub` of the first line is no write number. Without it, it would not be known whether the
+    /// management cluster was set back.
+    #[error("the attribute hub of the first line is not a write number")]
+    WriteNumber,
     /// A line is not an entry.
     #[error("line {line}: {problem}")]
     Line {
@@ -55,6 +63,8 @@ pub struct Shard {
     /// The number of shards when this one was written. In the first shard, 1 means that there is no other; any other
     /// number means that shards follow until one is missing.
     pub shards: usize,
+    /// The number of the last write; `None`: the shard is not the first one, or was written by an earlier version.
+    pub hub: Option<WriteNumber>,
     /// The entries of this shard.
     pub entries: Inventory,
 }
@@ -100,6 +110,23 @@ pub(super) fn encode_shard(body: &str, shards: usize) -> String {
     format!("{FORMAT} shards={shards}\n{body}")
 }
 
+/// Returns the text of a shard with the number of the last write in its first line.
+#[must_use]
+pub fn with_number(text: &str, number: &WriteNumber) -> String {
+    let (header, body) = text.split_once('\n').unwrap_or((text, ""));
+    let mut numbered = String::with_capacity(text.len() + 64);
+    for attribute in header
+        .split(' ')
+        .filter(|attribute| !attribute.starts_with(NUMBER))
+    {
+        numbered.push_str(attribute);
+        numbered.push(' ');
+    }
+    // `write!` into a String cannot fail.
+    let _ = write!(numbered, "{NUMBER}{number}\n{body}");
+    numbered
+}
+
 /// Parses one shard.
 ///
 /// # Errors
@@ -116,8 +143,15 @@ pub fn parse(text: &str) -> Result<Shard, FormatError> {
             });
         }
     }
-    let shards = header
-        .find_map(|attribute| attribute.strip_prefix("shards="))
+    let attributes: Vec<&str> = header.collect();
+    let attribute = |name| {
+        attributes
+            .iter()
+            .find_map(|attribute| attribute.strip_prefix(name))
+    };
+    let hub = attribute(NUMBER).map(str::parse).transpose();
+    let hub = hub.map_err(|_| FormatError::WriteNumber)?;
+    let shards = attribute("shards=")
         .and_then(|count| count.parse().ok())
         .filter(|count| *count > 0)
         .ok_or(FormatError::NoShardCount)?;
@@ -130,7 +164,7 @@ pub fn parse(text: &str) -> Result<Shard, FormatError> {
             })
         })
         .collect::<Result<Inventory, _>>()?;
-    Ok(Shard { shards, entries })
+    Ok(Shard { shards, hub, entries })
 }
 
 fn encode_line(key: &ObjectId, listed: &Listed) -> String {
@@ -278,6 +312,7 @@ mod tests {
             parse(&texts[0]),
             Ok(Shard {
                 shards: 1,
+                hub: None,
                 entries: Inventory::new()
             })
         );
@@ -295,6 +330,25 @@ mod tests {
     }
 
     #[test]
+    fn the_number_of_the_last_write_is_in_the_first_line() {
+        let text = "starling-inventory/1 shards=1\napps\tA\t\tx\tu\n";
+        assert_eq!(parse(text).unwrap().hub, None);
+        let first: WriteNumber = "a-1/7".parse().unwrap();
+        let numbered = with_number(text, &first);
+        assert_eq!(
+            numbered,
+            "starling-inventory/1 shards=1 hub=a-1/7\napps\tA\t\tx\tu\n"
+        );
+        let parsed = parse(&numbered).unwrap();
+        assert_eq!(
+            (parsed.hub, parsed.entries),
+            (Some(first), parse(text).unwrap().entries)
+        );
+        let second = "b/1".parse().unwrap();
+        assert_eq!(parse(&with_number(&numbered, &second)).unwrap().hub, Some(second));
+    }
+
+    #[test]
     fn an_unknown_format_is_an_error_and_not_empty() {
         let unknown = |found: &str| FormatError::UnknownVersion { found: found.into() };
         let line = |line, problem| FormatError::Line { line, problem };
@@ -307,6 +361,10 @@ mod tests {
             ("starling-inventory/1", FormatError::NoShardCount),
             ("starling-inventory/1 shards=0", FormatError::NoShardCount),
             ("starling-inventory/1 shards=x", FormatError::NoShardCount),
+            (
+                "starling-inventory/1 shards=1 hub=seven\n",
+                FormatError::WriteNumber,
+            ),
             (
                 "starling-inventory/1 shards=1\n\n",
                 line(2, "fewer than five fields"),
