@@ -34,6 +34,10 @@ pub const IMPLICIT_STAGE: &str = "ImplicitStage";
 /// true.
 pub const CONTESTED: &str = "Contested";
 
+/// The management cluster was set back to an earlier state. Nothing is written to any cluster until a person releases
+/// it. Present only while true.
+pub const RESTORE_DETECTED: &str = "RestoreDetected";
+
 /// Maximum length of the message of a condition or problem, in bytes.
 pub const MESSAGE_LIMIT: usize = 512;
 

@@ -19,7 +19,6 @@ use super::attempt::Attempt;
 use super::batch::Batch;
 use super::definitions::Definitions;
 use super::error::MemberError;
-use super::inventory::Stored;
 use super::outcome::ApplyOutcome;
 use super::prune::{Pruned, Removal};
 use super::siblings::Siblings;
@@ -82,8 +81,7 @@ impl Member {
         attempt: &Attempt,
         outcome: &mut ApplyOutcome,
     ) -> Result<(), MemberError> {
-        let mut stored = self.read_stored(job.owner, attempt).await?;
-        let before = stored.inventory.clone();
+        let before = self.hold_inventory(job.owner, attempt).await?;
         outcome.inventory.clone_from(&before);
         let siblings = siblings_objects(job, &before).await;
         let plan = plan_of(job, &before, &siblings);
@@ -95,16 +93,14 @@ impl Member {
             .extend(plan.kept.iter().map(|(key, by)| owned_by_other(key, by)));
         // Claim before the first write: if the process dies from here on, the next attempt knows which objects may
         // exist on the member.
-        if !plan.claim.claims_the_same(&stored.inventory) {
-            self.write_stored(job.owner, &mut stored, &plan.claim, attempt)
-                .await?;
-            outcome.inventory.clone_from(&stored.inventory);
+        if !plan.claim.claims_the_same(&before) {
+            self.write_held(&plan.claim, attempt).await?;
+            outcome.inventory.clone_from(&plan.claim);
         }
         // An error that ends the attempt skips the write of the inventory, which would fail too. The claim covers every
         // written object, the records have the UIDs, and the next attempt finds deleted objects gone.
         self.write_objects(job, &plan, attempt, outcome).await?;
-        self.keep_inventory(job.owner, plan.claim, &mut stored, attempt, outcome)
-            .await
+        self.keep_inventory(plan.claim, attempt, outcome).await
     }
 
     /// Applies all phases and, if nothing failed, prunes.
@@ -195,9 +191,7 @@ impl Member {
     /// Writes the inventory of all objects that Starling is known to own now.
     async fn keep_inventory(
         &self,
-        owner: &str,
         claim: Inventory,
-        stored: &mut Stored,
         attempt: &Attempt,
         outcome: &mut ApplyOutcome,
     ) -> Result<(), MemberError> {
@@ -209,9 +203,9 @@ impl Member {
         for key in left.chain(&outcome.let_go) {
             owned.remove(key);
         }
-        let result = self.write_stored(owner, stored, &owned, attempt).await;
-        outcome.inventory.clone_from(&stored.inventory);
-        result
+        self.write_held(&owned, attempt).await?;
+        outcome.inventory = owned;
+        Ok(())
     }
 
     /// Applies the objects of one phase concurrently. After an error that ends the attempt, running requests still

@@ -2,9 +2,11 @@
 
 use std::collections::BTreeSet;
 
+use starling_core::restore::WriteNumber;
 use tokio::sync::{Mutex, OnceCell};
 use tokio::time::Instant;
 
+use super::inventory::Stored;
 use super::resource::Groups;
 
 /// One call of the public API, such as an apply or a drift check: its deadline, and what discovery has already fetched.
@@ -19,6 +21,17 @@ pub(super) struct Attempt {
     pub(super) groups: OnceCell<Groups>,
     /// The names of all CustomResourceDefinitions of the member; set by the first request for them.
     pub(super) definitions: OnceCell<Vec<String>>,
+    /// The inventory of an attempt that writes objects; `None` for any other.
+    pub(super) held: Mutex<Option<Held>>,
+    /// The number of the writes; set by the first of them.
+    pub(super) number: OnceCell<WriteNumber>,
+}
+
+/// The inventory that an attempt has read, and that it keeps up to date.
+#[derive(Debug)]
+pub(super) struct Held {
+    pub(super) owner: String,
+    pub(super) stored: Stored,
 }
 
 impl Attempt {
@@ -28,6 +41,8 @@ impl Attempt {
             fetched: Mutex::default(),
             groups: OnceCell::new(),
             definitions: OnceCell::new(),
+            held: Mutex::default(),
+            number: OnceCell::new(),
         }
     }
 }

@@ -78,6 +78,12 @@ impl<'a> Call<'a> {
         }
     }
 
+    /// Whether the request may change the member: it is no read and no dry run.
+    pub(super) fn is_write(&self) -> bool {
+        let query = self.path.split_once('?').map_or("", |(_, query)| query);
+        self.method != Method::GET && !query.split('&').any(|pair| pair == "dryRun=All")
+    }
+
     pub(super) fn delete(operation: Operation<'a>, path: String, body: Bytes) -> Self {
         Self {
             operation,

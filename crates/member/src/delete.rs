@@ -88,21 +88,20 @@ impl Member {
         attempt: &Attempt,
         outcome: &mut DeleteOutcome,
     ) -> Result<(), MemberError> {
-        let mut stored = self.read_stored(job.owner, attempt).await?;
-        for (_, entries) in by_step(stored.inventory.entries()) {
+        let inventory = self.hold_inventory(job.owner, attempt).await?;
+        for (_, entries) in by_step(inventory.entries()) {
             self.delete_step(job, &entries, attempt, outcome).await?;
             // What comes after may be what these objects need to go.
             if !outcome.failures.is_empty() || !outcome.terminating.is_empty() {
                 break;
             }
         }
-        let mut remaining = stored.inventory.clone();
+        let mut remaining = inventory;
         let left = outcome.deleted.iter().chain(&outcome.released);
         for key in left.chain(&outcome.let_go) {
             remaining.remove(key);
         }
-        self.write_stored(job.owner, &mut stored, &remaining, attempt)
-            .await
+        self.write_held(&remaining, attempt).await
     }
 
     async fn delete_step(

@@ -147,6 +147,20 @@ pub enum MemberError {
         /// The other owner.
         by: String,
     },
+    /// The member remembers a write that the management cluster does not know, or the management cluster was found to
+    /// be set back before. Nothing was sent.
+    #[error("{finding}")]
+    SetBack {
+        /// The finding.
+        finding: String,
+    },
+    /// There is no number for a write. Nothing was sent.
+    #[error("not written: no write number from the management cluster")]
+    NoNumber {
+        /// The cause.
+        #[source]
+        source: BoxError,
+    },
     /// 5xx: the API server failed.
     #[error("{request}: the cluster failed ({code}): {message}")]
     Server {
@@ -224,7 +238,7 @@ impl MemberError {
     }
 
     /// Whether the next object of the same attempt would fail too: the cluster is unreachable, rejects the credentials
-    /// or asks for a pause, or the deadline has passed.
+    /// or asks for a pause, the deadline has passed, or nothing may be written.
     #[must_use]
     pub fn ends_attempt(&self) -> bool {
         matches!(
@@ -233,6 +247,8 @@ impl MemberError {
                 | Self::Unauthorized { .. }
                 | Self::Throttled { .. }
                 | Self::Deadline { .. }
+                | Self::SetBack { .. }
+                | Self::NoNumber { .. }
         )
     }
 }

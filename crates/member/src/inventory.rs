@@ -14,6 +14,7 @@ use starling_core::inventory::Inventory;
 use starling_core::inventory::format::{self, DATA_KEY, FormatError};
 use starling_core::inventory::shards::{ShardWrite, shard_writes};
 use starling_core::object::ObjectId;
+use starling_core::restore::WriteNumber;
 use tokio::time::Instant;
 
 use super::attempt::Attempt;
@@ -31,15 +32,19 @@ const SHARDS_LIMIT: usize = 16;
 #[derive(Debug, Default)]
 pub(super) struct Stored {
     pub(super) inventory: Inventory,
+    /// The number of the last write, which the first shard gets with each write of it.
+    pub(super) number: Option<WriteNumber>,
+    /// The text of the first shard.
+    pub(super) first: String,
     /// The version of each shard, as last read or written.
-    versions: Vec<Version>,
+    pub(super) versions: Vec<Version>,
 }
 
 /// The version of an object; both fields are empty if it does not exist. Sent with a write, so that the member rejects
 /// an update of a changed object (`resourceVersion`) and a new creation of a deleted one (`uid`).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Version {
+pub(super) struct Version {
     uid: String,
     resource_version: String,
 }
@@ -47,6 +52,7 @@ struct Version {
 /// One shard, as read from the member.
 struct ShardRead {
     version: Version,
+    text: String,
     shard: format::Shard,
 }
 
@@ -82,7 +88,7 @@ impl Member {
         let (as_user, mut stored) = (self.as_kubeconfig_user(), Stored::default());
         loop {
             let name = format::shard_name(owner, stored.versions.len());
-            let Some(ShardRead { version, shard }) = as_user.read_shard(&name, attempt).await? else {
+            let Some(ShardRead { version, text, shard }) = as_user.read_shard(&name, attempt).await? else {
                 break;
             };
             if stored.versions.len() == SHARDS_LIMIT {
@@ -94,8 +100,12 @@ impl Member {
             }
             stored.inventory = stored.inventory.union(&shard.entries);
             stored.versions.push(version);
-            if stored.versions.len() == 1 && shard.shards == 1 {
-                break;
+            if stored.versions.len() == 1 {
+                stored.number = shard.hub;
+                stored.first = text;
+                if shard.shards == 1 {
+                    break;
+                }
             }
         }
         Ok(stored)
@@ -122,10 +132,17 @@ impl Member {
                     if stored.versions.len() <= index {
                         stored.versions.resize(index + 1, Version::default());
                     }
+                    let text = match &stored.number {
+                        Some(number) if index == 0 => format::with_number(&text, number),
+                        Some(_) | None => text,
+                    };
                     let version = &mut stored.versions[index];
                     *version = as_user
                         .write_shard(&format::shard_name(owner, index), version, &text, attempt)
                         .await?;
+                    if index == 0 {
+                        stored.first = text;
+                    }
                 }
                 ShardWrite::Remove { index } => {
                     let version = stored.versions.get(index).cloned().unwrap_or_default();
@@ -159,20 +176,21 @@ impl Member {
         };
         let mut map: ConfigMap = response.parse(operation)?;
         let text = map.data.remove(DATA_KEY).ok_or(FormatError::NoVersion);
-        let shard = text
-            .and_then(|text| format::parse(&text))
+        let (text, shard) = text
+            .and_then(|text| format::parse(&text).map(|shard| (text, shard)))
             .map_err(|source| MemberError::Inventory {
                 name: name.to_owned(),
                 source,
             })?;
         Ok(Some(ShardRead {
             version: map.metadata,
+            text,
             shard,
         }))
     }
 
     /// Writes one shard that replaces `version`. Returns the new version.
-    async fn write_shard(
+    pub(super) async fn write_shard(
         &self,
         name: &str,
         version: &Version,
@@ -192,7 +210,7 @@ impl Member {
         let operation = Operation::object("write", &key);
         let path = shard_path(name) + &paths::apply_query(true, false);
         let response = match self
-            .send(
+            .send_inventory(
                 Call::apply(operation, path.clone(), METADATA, body.clone()),
                 attempt,
             )
@@ -201,7 +219,7 @@ impl Member {
             // Only the namespace can be missing, because an apply creates the object itself.
             Err(MemberError::NotFound { .. }) => {
                 self.create_system_namespace(attempt).await?;
-                self.send(Call::apply(operation, path, METADATA, body), attempt)
+                self.send_inventory(Call::apply(operation, path, METADATA, body), attempt)
                     .await?
             }
             other => other?,
@@ -220,7 +238,7 @@ impl Member {
             paths::apply_query(true, false)
         );
         let operation = Operation::named("create Namespace", SYSTEM_NAMESPACE);
-        self.send(
+        self.send_inventory(
             Call::apply(operation, path, METADATA, body.to_string().into()),
             attempt,
         )
@@ -243,7 +261,7 @@ impl Member {
                 json!({"uid": version.uid, "resourceVersion": version.resource_version});
         }
         let call = Call::delete(operation, shard_path(name), options.to_string().into());
-        match self.send(call, attempt).await {
+        match self.send_inventory(call, attempt).await {
             Ok(_) | Err(MemberError::NotFound { .. }) => Ok(()),
             Err(error) => Err(error),
         }

@@ -28,6 +28,7 @@ mod let_go;
 mod limits;
 mod metadata;
 mod network;
+mod numbers;
 mod outcome;
 mod paths;
 mod preview;
@@ -53,6 +54,7 @@ pub use self::kubeconfig::{Endpoint, KubeconfigError, KubeconfigText, MemberConf
 pub use self::limits::MemberLimits;
 pub use self::metadata::Manager;
 pub use self::network::{Network, Stream};
+pub use self::numbers::{NumberError, WriteNumbers};
 pub use self::outcome::{Applied, ApplyOutcome, Change};
 pub use self::preview::{Preview, PreviewJob};
 pub use self::probe::Probe;

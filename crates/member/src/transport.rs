@@ -25,6 +25,7 @@ use super::json;
 use super::kubeconfig::MemberConfig;
 use super::limits::{Limiter, MemberLimits};
 use super::network::Network;
+use super::numbers::WriteNumbers;
 use super::resource::Kinds;
 use super::secret::Hidden;
 use super::status::{Redactor, refusal};
@@ -45,6 +46,8 @@ pub struct Member {
     shared: Arc<Shared>,
     /// The impersonated account; `None`: the user of the kubeconfig.
     as_account: Option<Arc<Impersonated>>,
+    /// Who counts the writes; `None`: nobody.
+    numbers: Option<Arc<dyn WriteNumbers>>,
 }
 
 struct Shared {
@@ -159,6 +162,7 @@ impl Member {
         Ok(Self {
             shared: Arc::new(shared),
             as_account: None,
+            numbers: None,
         })
     }
 
@@ -171,7 +175,21 @@ impl Member {
         Ok(Self {
             shared: Arc::clone(&self.shared),
             as_account: Some(Arc::new(Impersonated::new(namespace, name)?)),
+            numbers: self.numbers.clone(),
         })
+    }
+
+    /// Returns a client of the same member whose attempts take a number for their writes (ADR 40).
+    #[must_use]
+    pub fn numbered(self, numbers: Arc<dyn WriteNumbers>) -> Self {
+        Self {
+            numbers: Some(numbers),
+            ..self
+        }
+    }
+
+    pub(super) fn numbers(&self) -> Option<&dyn WriteNumbers> {
+        self.numbers.as_deref()
     }
 
     /// Returns a client of the same member without impersonation.
@@ -179,6 +197,7 @@ impl Member {
         Self {
             shared: Arc::clone(&self.shared),
             as_account: None,
+            numbers: self.numbers.clone(),
         }
     }
 
@@ -211,8 +230,21 @@ impl Member {
         }
     }
 
-    /// Sends a request within the request limits of the member. Any status but 2xx is an error.
+    /// Sends a request within the request limits of the member. Any status but 2xx is an error. An attempt writes
+    /// objects only with a number, which the inventory has before the first of them.
     pub(super) async fn send(&self, call: Call<'_>, attempt: &Attempt) -> Result<ApiResponse, MemberError> {
+        if call.is_write() {
+            self.before_write(attempt).await?;
+        }
+        self.send_inventory(call, attempt).await
+    }
+
+    /// As [`Self::send`], for reads and for writes of the inventory itself, which take their number before.
+    pub(super) async fn send_inventory(
+        &self,
+        call: Call<'_>,
+        attempt: &Attempt,
+    ) -> Result<ApiResponse, MemberError> {
         let operation = call.operation;
         let Ok(Some(_permit)) = timeout_at(attempt.deadline, self.shared.limiter.acquire()).await else {
             return Err(MemberError::Deadline {

@@ -18,3 +18,4 @@ mod pruning;
 mod refusals;
 mod view;
 mod world;
+mod write_numbers;

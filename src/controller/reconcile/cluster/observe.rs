@@ -191,6 +191,8 @@ fn reason(error: &MemberError) -> &'static str {
         | MemberError::NotEstablished { .. }
         | MemberError::OwnedByOther { .. }
         | MemberError::Account { .. }
-        | MemberError::Inventory { .. } => "NotAnAPIServer",
+        | MemberError::Inventory { .. }
+        | MemberError::SetBack { .. }
+        | MemberError::NoNumber { .. } => "NotAnAPIServer",
     }
 }

@@ -1,7 +1,7 @@
 //! Maps errors of members to reasons in conditions and problems.
 
 use starling_api::ObjectProblem;
-use starling_api::conditions::{MESSAGE_LIMIT, cut};
+use starling_api::conditions::{self, MESSAGE_LIMIT, cut};
 use starling_core::object::ObjectId;
 
 use starling_member::MemberError;
@@ -40,6 +40,8 @@ pub(super) fn reason(error: &MemberError) -> &'static str {
         MemberError::Address { .. } => "InvalidObject",
         MemberError::Account { .. } => "InvalidParameters",
         MemberError::Inventory { .. } => "InventoryUnreadable",
+        MemberError::SetBack { .. } => conditions::RESTORE_DETECTED,
+        MemberError::NoNumber { .. } => "AwaitingManagementCluster",
         MemberError::Client { .. }
         | MemberError::Expired { .. }
         | MemberError::Server { .. }

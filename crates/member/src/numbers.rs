@@ -1,0 +1,167 @@
+//! The numbers of writes, by which a management cluster that was set back is noticed (ADR 40).
+//!
+//! An attempt compares the number in the inventory before it writes anything, and takes a number of its own before its
+//! first write. The inventory has this number before any object is written: whatever becomes of the attempt, the member
+//! remembers it.
+
+use std::fmt::Debug;
+
+use futures::future::BoxFuture;
+use starling_core::inventory::Inventory;
+use starling_core::inventory::format;
+use starling_core::restore::WriteNumber;
+use thiserror::Error;
+use tokio::time::{Instant, timeout_at};
+
+use super::attempt::{Attempt, Held};
+use super::error::{BoxError, MemberError};
+use super::inventory::Stored;
+use super::transport::Member;
+
+/// The management cluster that counts the writes to its members.
+pub trait WriteNumbers: Debug + Send + Sync {
+    /// Returns a number that no other write has. It is stored before this returns.
+    fn take(&self) -> BoxFuture<'_, Result<WriteNumber, NumberError>>;
+
+    /// Why nothing may be written any more, also by an attempt that has a number; `None`: it may.
+    fn refusal(&self) -> Option<NumberError>;
+
+    /// Checks that the management cluster knows a number that the member has.
+    fn check<'a>(&'a self, found: &'a WriteNumber) -> BoxFuture<'a, Result<(), NumberError>>;
+}
+
+/// Why nothing may be written.
+#[derive(Debug, Error)]
+pub enum NumberError {
+    /// The management cluster was set back, and nobody has released it.
+    #[error("{0}")]
+    SetBack(String),
+    /// The management cluster gave no number.
+    #[error("the management cluster gave no number for the write")]
+    Hub(#[source] BoxError),
+}
+
+impl From<NumberError> for MemberError {
+    fn from(error: NumberError) -> Self {
+        match error {
+            NumberError::SetBack(finding) => Self::SetBack { finding },
+            NumberError::Hub(source) => Self::NoNumber { source },
+        }
+    }
+}
+
+impl Member {
+    /// Returns the number of the last write to the objects of an owner; `None` if the member has none.
+    ///
+    /// # Errors
+    /// As [`Self::read_inventory`].
+    pub async fn last_write(
+        &self,
+        owner: &str,
+        deadline: Instant,
+    ) -> Result<Option<WriteNumber>, MemberError> {
+        Ok(self.read_stored(owner, &Attempt::until(deadline)).await?.number)
+    }
+
+    /// Reads the inventory for an attempt, and keeps it in the attempt. Returns its entries.
+    ///
+    /// # Errors
+    /// [`MemberError::SetBack`] if the management cluster does not know the number in it.
+    pub(super) async fn hold_inventory(
+        &self,
+        owner: &str,
+        attempt: &Attempt,
+    ) -> Result<Inventory, MemberError> {
+        let stored = self.read_stored(owner, attempt).await?;
+        if let (Some(numbers), Some(found)) = (self.numbers(), &stored.number) {
+            numbers.check(found).await?;
+        }
+        let inventory = stored.inventory.clone();
+        *attempt.held.lock().await = Some(Held {
+            owner: owner.to_owned(),
+            stored,
+        });
+        Ok(inventory)
+    }
+
+    /// Writes the inventory of an attempt, unless it is unchanged.
+    ///
+    /// # Errors
+    /// As [`Self::write_stored`], and if there is no number for the write.
+    pub(super) async fn write_held(&self, desired: &Inventory, attempt: &Attempt) -> Result<(), MemberError> {
+        let mut held = attempt.held.lock().await;
+        let Some(Held { owner, stored }) = held.as_mut() else {
+            return Ok(());
+        };
+        if stored.inventory == *desired {
+            return Ok(());
+        }
+        let number = self.number(attempt).await?;
+        stored.number = number.or(stored.number.take());
+        self.write_stored(owner, stored, desired, attempt).await
+    }
+
+    /// Allows the first write of an object: takes a number and writes it to the inventory, if the inventory does not
+    /// have it yet.
+    pub(super) async fn before_write(&self, attempt: &Attempt) -> Result<(), MemberError> {
+        let Some(numbers) = self.numbers() else {
+            return Ok(());
+        };
+        // Requests of probes and checks write no objects.
+        if attempt.held.lock().await.is_none() {
+            return Ok(());
+        }
+        if let Some(refusal) = numbers.refusal() {
+            return Err(refusal.into());
+        }
+        let number = self.number(attempt).await?;
+        let mut held = attempt.held.lock().await;
+        let Some(Held { owner, stored }) = held.as_mut() else {
+            return Ok(());
+        };
+        match number {
+            Some(number) if stored.number.as_ref() != Some(&number) => {
+                self.write_number(owner, stored, number, attempt).await
+            }
+            // A member without an inventory gets one with the claim, before any object.
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// Writes the number to the first shard, whose entries stay.
+    async fn write_number(
+        &self,
+        owner: &str,
+        stored: &mut Stored,
+        number: WriteNumber,
+        attempt: &Attempt,
+    ) -> Result<(), MemberError> {
+        let Some(version) = stored.versions.first_mut() else {
+            return Ok(());
+        };
+        let text = format::with_number(&stored.first, &number);
+        let name = format::shard_name(owner, 0);
+        *version = self
+            .as_kubeconfig_user()
+            .write_shard(&name, version, &text, attempt)
+            .await?;
+        stored.first = text;
+        stored.number = Some(number);
+        Ok(())
+    }
+
+    /// Returns the number of an attempt, which is taken once; `None` if nobody counts.
+    async fn number(&self, attempt: &Attempt) -> Result<Option<WriteNumber>, MemberError> {
+        let Some(numbers) = self.numbers() else {
+            return Ok(None);
+        };
+        let taken = attempt
+            .number
+            .get_or_try_init(async || numbers.take().await.map_err(MemberError::from));
+        let taken = timeout_at(attempt.deadline, taken).await;
+        let taken = taken.map_err(|elapsed| MemberError::NoNumber {
+            source: elapsed.into(),
+        })?;
+        Ok(Some(taken?.clone()))
+    }
+}

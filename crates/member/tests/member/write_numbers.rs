@@ -1,0 +1,194 @@
+//! Members remember the number of the last write, and nothing is written without one (ADR 40).
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
+use serde_json::json;
+use starling_core::object::RenderedObject;
+use starling_core::restore::{KnownWrites, Timeline, WriteNumber};
+use starling_member::{DeleteJob, MemberError, NumberError, WriteNumbers};
+use starling_testkit::{Fault, FaultProxy, Match};
+
+use crate::world::{World, connect_to, soon};
+
+/// A management cluster with one timeline.
+#[derive(Debug, Default)]
+struct Hub {
+    known: Mutex<KnownWrites>,
+    unavailable: bool,
+}
+
+impl WriteNumbers for Hub {
+    fn take(&self) -> BoxFuture<'_, Result<WriteNumber, NumberError>> {
+        let taken = if self.unavailable {
+            Err(NumberError::Hub("no connection".into()))
+        } else {
+            let before = self.known.lock().unwrap().take(&Timeline::new("a"), 1);
+            Ok(before.next())
+        };
+        async { taken }.boxed()
+    }
+
+    fn refusal(&self) -> Option<NumberError> {
+        None
+    }
+
+    fn check<'a>(&'a self, found: &'a WriteNumber) -> BoxFuture<'a, Result<(), NumberError>> {
+        let known = self.known.lock().unwrap().knows(found);
+        async move { known.then_some(()).ok_or(NumberError::SetBack("set back".into())) }.boxed()
+    }
+}
+
+/// A member that is reached through a proxy, with a management cluster.
+async fn world(test: &str, hub: Hub) -> (World, FaultProxy, Arc<Hub>) {
+    let mut world = World::new(test).await;
+    let proxy = FaultProxy::start(world.plane()).await.unwrap();
+    let hub = Arc::new(hub);
+    world.member = connect_to(&proxy).numbered(hub.clone());
+    (world, proxy, hub)
+}
+
+/// The writes of a world since the first `skipped` requests, without dry runs, as the last segments of their paths.
+fn writes(proxy: &FaultProxy, skipped: usize) -> Vec<String> {
+    let requests = proxy.requests();
+    let writes = requests[skipped..]
+        .iter()
+        .filter(|request| request.method != http::Method::GET && !request.query.contains("dryRun=All"));
+    writes
+        .map(|request| request.path.rsplit('/').next().unwrap().to_owned())
+        .collect()
+}
+
+fn maps(world: &World, value: &str) -> Vec<RenderedObject> {
+    ["x", "y"]
+        .iter()
+        .map(|name| world.map(name, &json!({"value": value})))
+        .collect()
+}
+
+async fn number(world: &World) -> String {
+    let map = world.system_maps().get(&inventory(world)).await.unwrap();
+    let text = map.data.unwrap().remove("inventory").unwrap();
+    let header = text.lines().next().unwrap();
+    let number = header.split(' ').find_map(|part| part.strip_prefix("hub="));
+    number.unwrap_or_default().to_owned()
+}
+
+/// The number of a write.
+fn taken(count: u64) -> String {
+    KnownWrites::default()
+        .take(&Timeline::new("a"), 0)
+        .to_string()
+        .replace("/0", &format!("/{count}"))
+}
+
+fn inventory(world: &World) -> String {
+    format!("starling-inventory-{}", world.owner)
+}
+
+/// Guards against a write that the member does not remember if the process ends right after it.
+#[tokio::test]
+async fn the_number_is_on_the_member_before_the_first_object_is_written() {
+    let (mut world, proxy, _) = world("before", Hub::default()).await;
+    let first = maps(&world, "1");
+    world.apply_ok(&first).await;
+    assert_eq!(number(&world).await, taken(1));
+    // The set of keys is the same, so that nothing but the number changes in the inventory.
+    let seen = proxy.requests().len();
+    let second = maps(&world, "2");
+    world.apply_ok(&second).await;
+    assert_eq!(number(&world).await, taken(2));
+    let found = writes(&proxy, seen);
+    assert_eq!(found.len(), 3, "{found:?}");
+    assert_eq!(found[0], inventory(&world));
+    // The process ends with the first object: the number is there.
+    proxy.on(
+        Match::writes().path_ends_with("/configmaps/x"),
+        Fault::status(http::StatusCode::UNAUTHORIZED),
+    );
+    let third = maps(&world, "3");
+    let outcome = world.apply(&third).await;
+    assert!(outcome.interrupted.is_some(), "{outcome:?}");
+    assert_eq!(number(&world).await, taken(3));
+}
+
+/// Guards against a storm of writes after an update, and after the loss of the ledger.
+#[tokio::test]
+async fn what_is_in_step_costs_no_number_and_no_write() {
+    let mut world = World::new("instep").await;
+    let objects = maps(&world, "1");
+    // Written by an earlier version.
+    world.apply_ok(&objects).await;
+    assert_eq!(number(&world).await, "");
+    let proxy = FaultProxy::start(world.plane()).await.unwrap();
+    let hub = Arc::new(Hub::default());
+    world.member = connect_to(&proxy).numbered(hub.clone());
+    world.apply_ok(&objects).await;
+    world.records.clear();
+    world.apply_ok(&objects).await;
+    let none: [String; 0] = [];
+    assert_eq!(writes(&proxy, 0), none);
+    assert_eq!(*hub.known.lock().unwrap(), KnownWrites::default());
+}
+
+/// Guards against a hub at an earlier state that patches back, prunes, or deletes the objects of a Sync.
+#[tokio::test]
+async fn a_member_that_remembers_more_is_not_written() {
+    let (mut world, proxy, hub) = world("setback", Hub::default()).await;
+    let day_1 = maps(&world, "1");
+    world.apply_ok(&day_1).await;
+    let backup = hub.known.lock().unwrap().clone();
+    let mut day_7 = maps(&world, "2");
+    day_7.push(world.map("z", &json!({"value": "2"})));
+    world.apply_ok(&day_7).await;
+    *hub.known.lock().unwrap() = backup;
+    // Of other writes there may be many since.
+    hub.known.lock().unwrap().take(&Timeline::new("b"), 1_000);
+
+    let seen = proxy.requests().len();
+    world.records.clear();
+    let outcome = world.apply(&day_1).await;
+    assert!(
+        matches!(outcome.interrupted, Some(MemberError::SetBack { .. })),
+        "{outcome:?}"
+    );
+    let deleted = world
+        .member
+        .delete(DeleteJob {
+            owner: &world.owner,
+            siblings: &BTreeSet::new(),
+            deadline: soon(),
+        })
+        .await;
+    assert!(
+        matches!(deleted.interrupted, Some(MemberError::SetBack { .. })),
+        "{deleted:?}"
+    );
+    let none: [String; 0] = [];
+    assert_eq!(writes(&proxy, seen), none);
+
+    let released = number(&world).await.parse().unwrap();
+    hub.known.lock().unwrap().release([released]);
+    world.apply_ok(&day_1).await;
+    assert_eq!(world.value("x", "value").await.as_deref(), Some("1"));
+    assert_eq!(world.value("z", "value").await, None);
+}
+
+#[tokio::test]
+async fn without_a_number_nothing_is_written() {
+    let hub = Hub {
+        unavailable: true,
+        ..Hub::default()
+    };
+    let (mut world, proxy, _) = world("nonumber", hub).await;
+    let objects = maps(&world, "1");
+    let outcome = world.apply(&objects).await;
+    assert!(
+        matches!(outcome.interrupted, Some(MemberError::NoNumber { .. })),
+        "{outcome:?}"
+    );
+    let none: [String; 0] = [];
+    assert_eq!(writes(&proxy, 0), none);
+}
