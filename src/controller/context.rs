@@ -18,6 +18,7 @@ use super::ports::{Ledger, Web};
 use super::queues::Queues;
 use super::start_rates::StartRates;
 use super::workqueue::Workqueue;
+use super::write_counter::WriteCounter;
 use jiff::Timestamp;
 use starling_api::{Cluster, Source};
 use starling_member::Network;
@@ -44,6 +45,8 @@ pub struct Context {
     pub adapters: Adapters,
     /// Rate limits of starts.
     pub start_rates: StartRates,
+    /// The count of writes to members, and whether a restore was detected.
+    pub writes: Arc<WriteCounter>,
     /// The installation ID, which is part of every owner label.
     pub installation: String,
     /// Accepts `http://` and `file://` URLs.
@@ -112,6 +115,7 @@ impl Context {
             availability,
             token_renewals,
             network: &self.adapters.network,
+            writes: &self.writes,
         }
     }
 
@@ -131,6 +135,7 @@ impl Context {
             renders: &self.renders,
             ledger: &*self.adapters.ledger,
             start_rates: &self.start_rates,
+            writes: &self.writes,
             installation: &self.installation,
             allow_insecure_sources: self.allow_insecure_sources,
         }
@@ -151,6 +156,7 @@ impl Context {
             renders: &self.renders,
             ledger: &*self.adapters.ledger,
             web: &self.adapters.web,
+            writes: &self.writes,
             allow_insecure_sources: self.allow_insecure_sources,
         }
     }
@@ -198,6 +204,8 @@ pub struct ClusterContext<'a> {
     pub token_renewals: &'a Times,
     /// The network that connects to members.
     pub network: &'a Network,
+    /// The count of writes to members, and whether a restore was detected.
+    pub writes: &'a Arc<WriteCounter>,
 }
 
 /// The context of the Sync loop.
@@ -227,6 +235,8 @@ pub struct SyncContext<'a> {
     pub ledger: &'a dyn Ledger,
     /// Rate limits of attempts.
     pub start_rates: &'a StartRates,
+    /// The count of writes to members, and whether a restore was detected.
+    pub writes: &'a Arc<WriteCounter>,
     /// The installation ID, which is part of every owner label.
     pub installation: &'a str,
     /// Accepts `http://` and `file://` URLs.
@@ -258,6 +268,8 @@ pub struct GroupContext<'a> {
     pub ledger: &'a dyn Ledger,
     /// The HTTP client for gates. Shared with gate tasks.
     pub web: &'a Arc<dyn Web>,
+    /// The count of writes to members, and whether a restore was detected.
+    pub writes: &'a Arc<WriteCounter>,
     /// Accepts `http://` and `file://` URLs.
     pub allow_insecure_sources: bool,
 }

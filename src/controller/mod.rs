@@ -24,6 +24,7 @@ mod queues;
 mod readiness;
 pub mod reconcile;
 mod restart;
+mod restore_hold;
 mod run;
 pub mod shares;
 pub mod start_rates;
@@ -32,6 +33,7 @@ mod waits;
 mod watch;
 mod work;
 pub mod workqueue;
+pub mod write_counter;
 
 pub use caches::cache;
 pub use readiness::{NotReady, Readiness};

@@ -31,12 +31,14 @@ use super::ports::Ports;
 use super::queues::{Loop, Queues};
 use super::readiness::{Readiness, check_ledger};
 use super::restart;
+use super::restore_hold;
 use super::shares::Limits;
 use super::start_rates::StartRates;
 use super::tree_renderer::TreeRenderer;
 use super::watch::{Report, follow};
 use super::work::{Schedule, Workers};
 use super::workqueue::{LaneRules, Workqueue};
+use super::write_counter::WriteCounter;
 use crate::controller::waits;
 
 /// Number of workers of the Source loop. They mostly wait for git hosts.
@@ -138,6 +140,8 @@ impl Controller {
                 workers.spawn(shared.clone().work(stop.clone()));
             }
         }
+        tasks.spawn(context.writes.clone().serve());
+        tasks.spawn(restore_hold::follow(context.clone()));
         tasks.spawn(housekeep(context.clone(), schedule.clone(), stop.clone()));
         let ledger = context.adapters.ledger.clone();
         tasks.spawn(check_ledger(ledger, readiness.clone(), stop.clone()));
@@ -207,7 +211,9 @@ async fn open(settings: &Settings) -> Result<Ports, StartError> {
 async fn connect(ports: Ports, client: Client, settings: &Settings) -> Result<Context, StartError> {
     let hub = Hub::new(client);
     let installation = hub.installation().await?;
-    Ok(assemble(ports, hub, installation, settings))
+    let context = assemble(ports, hub, installation, settings);
+    context.writes.load().await?;
+    Ok(context)
 }
 
 /// Creates the context of the loops, with empty caches.
@@ -227,6 +233,7 @@ pub(super) fn assemble(ports: Ports, hub: Hub, installation: String, settings: &
     };
     Context {
         events: Events::new(hub.client(), clock.clone()),
+        writes: Arc::new(WriteCounter::new(hub.clone(), clock.clone())),
         clock,
         hub,
         queues,

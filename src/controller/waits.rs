@@ -61,6 +61,12 @@ pub(super) const RECONCILE_RETRY: Duration = Duration::from_secs(1);
 /// is reconciled within a minute after the error ends.
 pub(super) const RECONCILE_LONGEST_RETRY: Duration = Duration::from_secs(60);
 
+/// Wait after an increment of the count of writes: at most ten small writes a second, also in a rollout to thousands
+/// of clusters. An attempt waits for a twentieth of a second on average.
+pub(super) const WRITE_NUMBERS: Duration = Duration::from_millis(100);
+/// Interval at which a controller that was held after a restore looks whether a person has released it.
+pub(super) const RELEASE_CHECK: Duration = Duration::from_secs(2);
+
 /// Timeout of a request to the management cluster. kube has no default.
 pub(super) const HUB_TIMEOUT: Duration = Duration::from_secs(30);
 /// Timeout of the write of an event: a slow management cluster must not delay the reconcile that writes the event.

@@ -38,9 +38,37 @@ pub enum HubError {
         /// The object of the action.
         object: String,
     },
+    /// A value in an object is not one that Starling writes.
+    #[error("{object} on the management cluster: key {key} is not readable")]
+    Unreadable {
+        /// The object.
+        object: String,
+        /// The key under `data`.
+        key: &'static str,
+        /// What is wrong.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// Other processes wrote the object again and again.
+    #[error("{action} {object} on the management cluster: other processes write it at the same time")]
+    Contended {
+        /// The attempted action.
+        action: &'static str,
+        /// The object of the action.
+        object: String,
+    },
 }
 
 impl HubError {
+    /// Creates [`Self::Contended`].
+    #[must_use]
+    pub fn contended(action: &'static str, object: &ObjectKey) -> Self {
+        Self::Contended {
+            action,
+            object: object.to_string(),
+        }
+    }
+
     /// Creates [`Self::InTheWay`].
     #[must_use]
     pub fn in_the_way(action: &'static str, object: &ObjectKey) -> Self {
@@ -57,7 +85,10 @@ impl HubError {
             Self::Request { source, .. } => {
                 matches!(&**source, kube::Error::Api(status) if matches!(status.code, 400 | 422))
             }
-            Self::Timeout { .. } | Self::InTheWay { .. } => false,
+            Self::Timeout { .. }
+            | Self::InTheWay { .. }
+            | Self::Unreadable { .. }
+            | Self::Contended { .. } => false,
         }
     }
 }

@@ -1,15 +1,142 @@
-//! The installation ID.
+//! The installation: its ID, and the count of its writes to members (ADR 40).
 
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
-use kube::api::PostParams;
+use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
-use starling_api::{INSTALLATION, SYSTEM_NAMESPACE};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use starling_api::{FIELD_MANAGER, INSTALLATION, SYSTEM_NAMESPACE};
+use starling_core::restore::{KnownWrites, RestoreFinding};
 
 use super::super::object_key::ObjectKey;
 use super::error::{is_conflict, within};
 use super::{Hub, HubError};
 
+/// The key with the numbers of writes.
+const WRITES: &str = "writes";
+/// The key with the finding that the management cluster was set back.
+const RESTORE_DETECTED: &str = "restoreDetected";
+
+/// Returns the key of the ConfigMap.
+#[must_use]
+pub fn installation_key() -> ObjectKey {
+    ObjectKey::new(SYSTEM_NAMESPACE, INSTALLATION)
+}
+
+/// The ConfigMap of the installation, as read.
+#[derive(Clone, Debug)]
+pub struct InstallationRecord {
+    map: ConfigMap,
+}
+
+impl InstallationRecord {
+    /// Returns the numbers that the management cluster knows; none if nothing was counted yet.
+    ///
+    /// # Errors
+    /// [`HubError::Unreadable`].
+    pub fn known(&self) -> Result<KnownWrites, HubError> {
+        Ok(self.value(WRITES)?.unwrap_or_default())
+    }
+
+    /// Returns the finding that holds the installation.
+    ///
+    /// # Errors
+    /// [`HubError::Unreadable`].
+    pub fn finding(&self) -> Result<Option<RestoreFinding>, HubError> {
+        self.value(RESTORE_DETECTED)
+    }
+
+    fn value<T: DeserializeOwned>(&self, key: &'static str) -> Result<Option<T>, HubError> {
+        let text = self.map.data.as_ref().and_then(|data| data.get(key));
+        let value = text.map(|text| serde_json::from_str(text)).transpose();
+        value.map_err(|source| HubError::Unreadable {
+            object: format!("ConfigMap {}", installation_key()),
+            key,
+            source,
+        })
+    }
+}
+
+/// Returns a value of the ConfigMap; null removes the key.
+fn encoded<T: Serialize>(value: Option<&T>, key: &'static str) -> Result<Value, HubError> {
+    let text = value.map(serde_json::to_string).transpose();
+    let text = text.map_err(|source| HubError::Unreadable {
+        object: format!("ConfigMap {}", installation_key()),
+        key,
+        source,
+    })?;
+    Ok(text.map_or(Value::Null, Value::String))
+}
+
 impl Hub {
+    /// Reads the ConfigMap of the installation.
+    ///
+    /// # Errors
+    /// [`HubError`], also if it does not exist.
+    pub async fn installation_record(&self) -> Result<InstallationRecord, HubError> {
+        let api: Api<ConfigMap> = self.namespaced(SYSTEM_NAMESPACE);
+        let map = within("read", installation_key(), api.get(INSTALLATION)).await?;
+        Ok(InstallationRecord { map })
+    }
+
+    /// Writes the numbers and the finding, and returns what is stored; `None`: the ConfigMap has changed since it was
+    /// read, and nothing was written.
+    ///
+    /// # Errors
+    /// [`HubError`]; then it is uncertain what is stored.
+    pub async fn write_installation(
+        &self,
+        read: &InstallationRecord,
+        known: &KnownWrites,
+        finding: Option<&RestoreFinding>,
+    ) -> Result<Option<InstallationRecord>, HubError> {
+        let patch = json!({
+            "metadata": {"uid": read.map.uid(), "resourceVersion": read.map.resource_version()},
+            "data": {
+                WRITES: encoded(Some(known), WRITES)?,
+                RESTORE_DETECTED: encoded(finding, RESTORE_DETECTED)?,
+            },
+        });
+        let api: Api<ConfigMap> = self.namespaced(SYSTEM_NAMESPACE);
+        let (params, patch) = (
+            PatchParams {
+                field_manager: Some(FIELD_MANAGER.to_owned()),
+                ..PatchParams::default()
+            },
+            Patch::Merge(patch),
+        );
+        let written = within(
+            "write",
+            installation_key(),
+            api.patch(INSTALLATION, &params, &patch),
+        );
+        match written.await {
+            Ok(map) => Ok(Some(InstallationRecord { map })),
+            Err(HubError::Request { source, .. }) if is_conflict(&source) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Returns a UID that nothing else has: the API server gives it to an object that a dry run creates.
+    ///
+    /// # Errors
+    /// [`HubError`].
+    pub async fn random_uid(&self) -> Result<String, HubError> {
+        let api: Api<ConfigMap> = self.namespaced(SYSTEM_NAMESPACE);
+        let mut map = ConfigMap::default();
+        map.metadata.generate_name = Some(format!("{INSTALLATION}-"));
+        let params = PostParams {
+            dry_run: true,
+            ..PostParams::default()
+        };
+        let key = ObjectKey::new(SYSTEM_NAMESPACE, INSTALLATION);
+        let map = within("create in a dry run", key.clone(), api.create(&params, &map)).await?;
+        map.uid()
+            .filter(|uid| !uid.is_empty())
+            .ok_or_else(|| HubError::contended("create in a dry run", &key))
+    }
+
     /// Returns the installation ID, and creates it at the first start. The ID is part of every owner label, so it must
     /// survive the loss of the ledger and a move of the management cluster: it is stored in the management cluster, and
     /// its backups contain it.

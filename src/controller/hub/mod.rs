@@ -25,6 +25,7 @@ use self::error::{is_conflict, is_not_found, present, within};
 use super::object_key::ObjectKey;
 
 pub use self::error::HubError;
+pub use self::installation::{InstallationRecord, installation_key};
 
 /// A value of a Secret with its annotations. Has no `Debug`.
 pub struct SecretValue<'a> {

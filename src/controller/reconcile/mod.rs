@@ -8,7 +8,10 @@ pub mod source;
 pub mod sync;
 pub mod sync_group;
 
-use starling_api::conditions::{Condition, ConditionStatus, ConditionUpdate, READY, RECONCILING, STALLED};
+use starling_api::conditions::{
+    Condition, ConditionStatus, ConditionUpdate, READY, RECONCILING, RESTORE_DETECTED, STALLED,
+};
+use starling_core::restore::RestoreFinding;
 
 use super::hub::HubError;
 use starling_ledger::LedgerError;
@@ -64,6 +67,21 @@ pub(super) fn retrying(reason: &str, message: &str) -> Vec<ConditionUpdate> {
         message: message.to_owned(),
     };
     vec![ready(ConditionStatus::False, reason, message), reconciling]
+}
+
+/// Returns `Ready=Unknown` and `RestoreDetected=True`: nothing is written until a person releases the restore.
+pub(super) fn held_after_restore(finding: &RestoreFinding) -> Vec<ConditionUpdate> {
+    let message = finding.to_string();
+    let detected = ConditionUpdate {
+        type_: RESTORE_DETECTED,
+        status: ConditionStatus::True,
+        reason: "AwaitingRelease".into(),
+        message: message.clone(),
+    };
+    vec![
+        ready(ConditionStatus::Unknown, RESTORE_DETECTED, message),
+        detected,
+    ]
 }
 
 /// Returns an update that repeats a reported condition.

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use jiff::Timestamp;
 use kube::ResourceExt;
 use kube::core::SelectorExt as _;
-use starling_api::conditions::{self, READY};
+use starling_api::conditions::{self, READY, RESTORE_DETECTED};
 use starling_api::{Cluster, RolloutAction, RolloutApproval, Source, SyncGroup, SyncResource};
 use starling_core::expand;
 use starling_core::explain::{self, Blocker, Durations, Explanation};
@@ -147,6 +147,10 @@ impl Present {
             Some(cluster) => format!("cluster/{cluster}"),
         };
         let mut explained = self.empty(subject, Some(format!("{}/{name}", self.namespace)));
+        if let Some(explanation) = held_after_restore(&group) {
+            explained.explanation = explanation;
+            return Ok(explained);
+        }
         let PlanPreview { rollout, input } =
             match preview_plan(&self.hub, &self.objects, group, self.now).await {
                 Ok(preview) => preview,
@@ -236,6 +240,24 @@ impl Present {
             lost: Vec::new(),
         }
     }
+}
+
+/// After a restore nothing else matters: nothing is planned.
+fn held_after_restore(group: &SyncGroup) -> Option<Explanation> {
+    let conditions = &group.status.as_ref()?.conditions;
+    let condition = conditions::find(conditions, RESTORE_DETECTED).filter(|found| found.status == "True")?;
+    let next = "a person releases the restore: starling release-restore".to_owned();
+    Some(Explanation {
+        state: "is held: the management cluster was set back".to_owned(),
+        blockers: vec![Blocker {
+            reason: RESTORE_DETECTED.to_owned(),
+            text: condition.message.clone(),
+            until: None,
+            ends_with: next.clone(),
+        }],
+        next,
+        next_at: None,
+    })
 }
 
 fn selects(group: &SyncGroup, labels: &BTreeMap<String, String>) -> bool {

@@ -115,7 +115,7 @@ async fn connect(context: ClusterContext<'_>, cluster: &Cluster) -> Result<Arc<C
         .connect(context.network)
         .map_err(|error| unusable(&error))?;
     let connection = Arc::new(Connection {
-        member,
+        member: member.numbered(context.writes.of_cluster(&key)),
         made_from,
         lease: TokenLease::of(credentials.secret().annotations()),
     });

@@ -126,6 +126,9 @@ pub(super) async fn interrupted(
             let message = format!("timed out (timeout: {timeout}): {}", crate::chain(error));
             failed(context, sync, wanted, Cause::new("Timeout", message))
         }
+        MemberError::SetBack { .. } | MemberError::NoNumber { .. } => {
+            Outcome::NotAllowed(Cause::new(reason(error), crate::chain(error)))
+        }
         other => failed(
             context,
             sync,
@@ -250,6 +253,7 @@ pub(super) fn end(outcome: &Outcome, responses: &ApplyOutcome, ended_at: Timesta
             (AttemptOutcome::Failed, cause.reason, cause.message.clone())
         }
         Outcome::Lost { message } => (AttemptOutcome::Failed, "ClusterLost", message.clone()),
+        Outcome::NotAllowed(cause) => (AttemptOutcome::Failed, cause.reason, cause.message.clone()),
         Outcome::Busy(_) => (AttemptOutcome::Failed, "Throttled", access::BUSY.to_owned()),
     };
     AttemptEnd {

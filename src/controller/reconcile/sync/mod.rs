@@ -26,6 +26,7 @@ mod siblings;
 mod status;
 mod validate;
 
+use starling_core::restore::RestoreFinding;
 use starling_core::step::{Step, StepInput, next_step};
 
 use super::ReconcileError;
@@ -33,6 +34,7 @@ use crate::controller::cache::ObjectKey;
 use crate::controller::context::{Next, SyncContext};
 use crate::controller::waits;
 pub(super) use dependencies::depends_on;
+use observe::Observed;
 use outcome::{Done, Outcome};
 use status::Pass;
 use validate::{ValidSync, validate};
@@ -45,6 +47,9 @@ pub async fn reconcile(context: SyncContext<'_>, key: &ObjectKey) -> Result<Next
     let Some(observed) = observe::observe(context, key) else {
         return Ok(Next::OnEvent);
     };
+    if let Some(finding) = context.writes.held() {
+        return held(context, &observed, &finding).await;
+    }
     if observed.object.metadata.deletion_timestamp.is_some() {
         return finalize::finalize(context, &observed).await;
     }
@@ -59,6 +64,19 @@ pub async fn reconcile(context: SyncContext<'_>, key: &ObjectKey) -> Result<Next
             Ok(Next::OnEvent)
         }
     }
+}
+
+/// After a restore, nothing is done until a person releases it; also a deleted Sync waits. The group reports it for its
+/// Syncs, so that a finding does not write to every Sync of the fleet.
+async fn held(
+    context: SyncContext<'_>,
+    observed: &Observed,
+    finding: &RestoreFinding,
+) -> Result<Next, ReconcileError> {
+    if observed.group_key().is_none() {
+        report::held(context, observed, finding).await?;
+    }
+    Ok(Next::OnEvent)
 }
 
 /// Executes the next step of a valid Sync.
@@ -112,7 +130,7 @@ fn decide(context: SyncContext<'_>, sync: &ValidSync<'_>) -> Step {
 fn next(context: SyncContext<'_>, sync: &ValidSync<'_>, step: &Step, outcome: Option<&Outcome>) -> Next {
     let observed = sync.observed;
     match (step, outcome) {
-        (_, Some(Outcome::Lost { .. })) => Next::Retry(observed.retry_interval()),
+        (_, Some(Outcome::Lost { .. } | Outcome::NotAllowed(_))) => Next::Retry(observed.retry_interval()),
         (_, Some(Outcome::Busy(pause))) => Next::After(pause.left()),
         (_, Some(Outcome::Failed(failure))) => Next::at(failure.retry_at, context.clock.now()),
         (_, Some(Outcome::Applied(_) | Outcome::Unchanged)) | (Step::CheckHealth(_), None) => {

@@ -38,6 +38,9 @@ pub(super) enum Outcome {
         /// The error.
         message: String,
     },
+    /// The management cluster did not allow the writes: a restore was detected, or it gave no number. Nothing that the
+    /// revision could fail with.
+    NotAllowed(Cause),
 }
 
 /// The results of an attempt that applied the target.

@@ -2,12 +2,13 @@
 
 use starling_api::SyncStatus;
 use starling_core::object::ObjectId;
+use starling_core::restore::RestoreFinding;
 
 use super::super::ReconcileError;
 use super::deletion_hold;
 use super::health_status::HealthSubject;
 use super::observe::Observed;
-use super::outcome::{Applied, Failure, Outcome};
+use super::outcome::{Applied, Cause, Failure, Outcome};
 use super::resolve::resolve;
 use super::status::{self, Pass};
 use super::validate::{SyncBlocked, ValidSync};
@@ -51,6 +52,22 @@ pub(super) async fn blocked(
     let subject = subject(context, observed, target.as_deref());
     let drift = context.caches.drift.get(&observed.key);
     let after = status::blocked(observed, blocked, &subject, drift.as_ref(), context.clock.now());
+    if after == observed.status {
+        return Ok(());
+    }
+    write(context, observed, &after).await
+}
+
+/// Reports that nothing is written after a restore.
+///
+/// # Errors
+/// As [`report`].
+pub(super) async fn held(
+    context: SyncContext<'_>,
+    observed: &Observed,
+    finding: &RestoreFinding,
+) -> Result<(), ReconcileError> {
+    let after = status::held(observed, finding, context.clock.now());
     if after == observed.status {
         return Ok(());
     }
@@ -136,6 +153,9 @@ fn log(observed: &Observed, outcome: Option<&Outcome>) {
             tracing::warn!(%sync, %cluster, reason = cause.reason, message = %cause.message, "attempt failed");
         }
         Some(Outcome::Lost { message }) => tracing::warn!(%sync, %cluster, %message, "cluster unreachable"),
+        Some(Outcome::NotAllowed(Cause { reason, message, .. })) => {
+            tracing::warn!(%sync, %cluster, reason, %message, "not written");
+        }
         Some(Outcome::Busy(pause)) => {
             tracing::info!(%sync, %cluster, until = %pause.until, "requests throttled by the cluster");
         }

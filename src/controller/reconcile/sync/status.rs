@@ -4,9 +4,10 @@ use jiff::{SignedDuration, Timestamp};
 use starling_api::SyncStatus;
 use starling_api::conditions::{self, ConditionStatus, ConditionUpdate, RENDERED_PLAIN};
 use starling_core::progress;
+use starling_core::restore::RestoreFinding;
 use starling_core::step::{self, Step, Wanted};
 
-use super::super::{ready, repeated, retrying, stalled};
+use super::super::{held_after_restore, ready, repeated, retrying, stalled};
 use super::health::HealthCheck;
 use super::health_status::{self, HealthSubject};
 use super::observe::Observed;
@@ -59,6 +60,23 @@ pub(super) fn blocked(
         }
     };
     Draft::begin(observed, true, drift).finish(updates, subject, None, now)
+}
+
+/// Returns the status of a Sync while nothing is written after a restore. What was known of the objects stays.
+pub(super) fn held(observed: &Observed, finding: &RestoreFinding, now: Timestamp) -> SyncStatus {
+    let before = &observed.status;
+    let mut updates = held_after_restore(finding);
+    let known = [
+        conditions::HEALTHY,
+        RENDERED_PLAIN,
+        conditions::CONTESTED,
+        conditions::DELETION_HELD,
+    ];
+    updates.extend(repeated_of(before, &known));
+    SyncStatus {
+        conditions: conditions::merge(&before.conditions, updates, before.observed_generation, now),
+        ..before.clone()
+    }
 }
 
 /// A status in progress.
@@ -161,7 +179,10 @@ fn conditions_of(
 /// is.
 fn was_checked(pass: Pass<'_>) -> bool {
     !matches!(pass.step, Step::ClusterNotReady { .. })
-        && !matches!(pass.outcome, Some(Outcome::Lost { .. } | Outcome::Busy(_)))
+        && !matches!(
+            pass.outcome,
+            Some(Outcome::Lost { .. } | Outcome::Busy(_) | Outcome::NotAllowed(_))
+        )
         && !matches!(pass.health, Some(HealthCheck::Lost { .. }))
 }
 
@@ -194,6 +215,9 @@ fn attempted(
         Outcome::Lost { message } => {
             begin_target(after, wanted);
             vec![ready(ConditionStatus::Unknown, step::CLUSTER_NOT_READY, message)]
+        }
+        Outcome::NotAllowed(cause) => {
+            vec![ready(ConditionStatus::Unknown, cause.reason, &cause.message)]
         }
         Outcome::Busy(pause) => {
             begin_target(after, wanted);
@@ -292,10 +316,13 @@ fn kept(before: &SyncStatus) -> Vec<ConditionUpdate> {
         conditions::STALLED,
         RENDERED_PLAIN,
     ];
+    repeated_of(before, &types).collect()
+}
+
+fn repeated_of(before: &SyncStatus, types: &[&'static str]) -> impl Iterator<Item = ConditionUpdate> {
     types
-        .into_iter()
+        .iter()
         .filter_map(|type_| Some(repeated(type_, conditions::find(&before.conditions, type_)?)))
-        .collect()
 }
 
 #[cfg(test)]

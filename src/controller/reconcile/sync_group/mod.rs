@@ -57,6 +57,10 @@ async fn pass(context: GroupContext<'_>, key: &ObjectKey) -> Result<Next, Reconc
     let Some(group) = context.objects.groups.get(key) else {
         return Ok(Next::OnEvent);
     };
+    if let Some(finding) = context.writes.held() {
+        report::held(context, &group, &finding).await?;
+        return Ok(Next::OnEvent);
+    }
     if group.metadata.deletion_timestamp.is_some() {
         context.caches.gate_tasks.forget(key);
         return finalize::finalize(context, group).await;

@@ -1,11 +1,12 @@
 //! Reports that a group cannot roll out.
 
 use kube::ResourceExt;
-use starling_api::REQUESTED_AT;
-use starling_api::conditions::ConditionStatus;
+use starling_api::conditions::{self, ConditionStatus, RESTORE_DETECTED};
+use starling_api::{Blocker, REQUESTED_AT, SyncGroup, SyncGroupStatus};
+use starling_core::restore::RestoreFinding;
 use starling_core::rollout::{PassFacts, blocked_status};
 
-use super::super::{ReconcileError, ready, stalled};
+use super::super::{ReconcileError, held_after_restore, ready, stalled};
 use super::observe::GroupBlocked;
 use crate::controller::context::GroupContext;
 use crate::controller::event_handlers::ChangedBy;
@@ -30,10 +31,50 @@ pub(super) async fn blocked(context: GroupContext<'_>, blocked: &GroupBlocked) -
         requested_at: object.annotations().get(REQUESTED_AT).map(String::as_str),
     };
     let after = blocked_status(&before, updates, pass);
+    write(context, object, &before, &after).await
+}
+
+/// Writes that nothing is done after a restore. A requested reconcile stays open.
+pub(super) async fn held(
+    context: GroupContext<'_>,
+    object: &SyncGroup,
+    finding: &RestoreFinding,
+) -> Result<(), ReconcileError> {
+    let before = object.status.clone().unwrap_or_default();
+    let now = context.clock.now();
+    let pass = PassFacts {
+        now,
+        generation: object.metadata.generation,
+        requested_at: None,
+    };
+    let mut after = blocked_status(&before, held_after_restore(finding), pass);
+    if let Some(rollout) = &mut after.rollout {
+        rollout.blocked_by = vec![Blocker {
+            reason: RESTORE_DETECTED.into(),
+            message: finding.to_string(),
+            since: finding.time.to_string(),
+            recheck_at: String::new(),
+        }];
+    }
+    let is_new = conditions::find(&before.conditions, RESTORE_DETECTED).is_none();
+    write(context, object, &before, &after).await?;
+    if is_new {
+        let note = finding.to_string();
+        context.events.warning(object, RESTORE_DETECTED, note).await;
+    }
+    Ok(())
+}
+
+async fn write(
+    context: GroupContext<'_>,
+    object: &SyncGroup,
+    before: &SyncGroupStatus,
+    after: &SyncGroupStatus,
+) -> Result<(), ReconcileError> {
     if after == before {
         return Ok(());
     }
-    let written = context.hub.write_status(&**object, &after).await?;
+    let written = context.hub.write_status(object, after).await?;
     if let Some(change) = context.objects.groups.observe_write(written) {
         context.handlers.on_group(&change, ChangedBy::Reconciler);
     }
