@@ -69,6 +69,8 @@ enum Command {
     Promote(actions::PromoteArguments),
     /// Allow the release that a rollback left behind to roll out again
     Release(actions::PlainArguments),
+    /// Show what a restored management cluster would write, and let it continue
+    ReleaseRestore(preview::RestoreArguments),
     /// Resume a paused rollout
     Resume(actions::PlainArguments),
     /// Retry failed clusters and failed stage tasks now
@@ -109,6 +111,10 @@ pub fn run() -> anyhow::Result<ExitCode> {
         }
         Command::Plan(arguments) => {
             return Ok(preview::exit_code(run_as_caller(&logs, preview::plan(arguments))));
+        }
+        Command::ReleaseRestore(arguments) => {
+            let done = run_as_caller(&logs, preview::release_restore(arguments));
+            return Ok(preview::exit_code(done));
         }
         Command::Wait(arguments) => {
             return Ok(wait::exit_code(run_as_caller(&logs, wait::run(arguments))));

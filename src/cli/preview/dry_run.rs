@@ -98,7 +98,7 @@ async fn of_cluster(
     preview
 }
 
-async fn connect(workspace: &Workspace, cluster: &Cluster) -> anyhow::Result<Member> {
+pub(super) async fn connect(workspace: &Workspace, cluster: &Cluster) -> anyhow::Result<Member> {
     let credentials = Credentials::read(&workspace.hub, cluster).await?;
     Ok(credentials.connect(&Network::system())?)
 }
@@ -230,7 +230,7 @@ impl DryRun<'_> {
 
 /// Reports why prune is skipped. It is a failure where the Sync would not become ready, which fails the cluster in the
 /// rollout.
-fn report_blocker(preview: &mut ClusterPreview, entry: &str, blocker: &PruneBlocker) {
+pub(super) fn report_blocker(preview: &mut ClusterPreview, entry: &str, blocker: &PruneBlocker) {
     match blocker {
         PruneBlocker::Off => preview.notes.push(format!(
             "{entry}: objects that are no longer in git stay: prune is off"

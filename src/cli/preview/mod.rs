@@ -6,6 +6,7 @@
 mod dry_run;
 mod group;
 mod print;
+mod restore;
 mod revision;
 mod workspace;
 
@@ -19,6 +20,7 @@ use clap::Args;
 use starling_core::preview::Overview;
 
 use self::group::GroupScope;
+pub(super) use self::restore::{RestoreArguments, release_restore};
 use self::workspace::Workspace;
 use super::caller::{Caller, CallerArguments};
 use super::duration::duration_or_seconds;
@@ -42,6 +44,18 @@ pub(super) struct PreviewOptions {
     /// Local directory to preview instead of the repository; SOURCE=DIR if the group has several Sources
     #[arg(long, value_name = "DIR")]
     path: Vec<String>,
+    #[command(flatten)]
+    tools: ToolOptions,
+    /// Output format
+    #[arg(long, short, value_enum, default_value_t)]
+    output: Form,
+    #[command(flatten)]
+    caller: CallerArguments,
+}
+
+/// Options of everything that builds manifests and previews them.
+#[derive(Clone, Debug, Args)]
+struct ToolOptions {
     /// Allow Sources with http:// and file:// URLs
     #[arg(long)]
     allow_insecure_sources: bool,
@@ -54,11 +68,6 @@ pub(super) struct PreviewOptions {
     /// Timeout of each cluster, such as 90s, 2m or a number of seconds
     #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = timeout)]
     timeout: Duration,
-    /// Output format
-    #[arg(long, short, value_enum, default_value_t)]
-    output: Form,
-    #[command(flatten)]
-    caller: CallerArguments,
 }
 
 /// Options of `plan`.
@@ -129,7 +138,7 @@ async fn preview(group: &str, only: Option<&str>, options: &PreviewOptions) -> a
     let workspace = Workspace::open(&caller, &scope, options).await?;
     let revisions = workspace.revisions(&scope, options).await?;
     let digest = workspace.digest(&scope, &revisions).await;
-    let previews = dry_run::of_all(&workspace, &scope, &revisions, &clusters, options.timeout).await?;
+    let previews = dry_run::of_all(&workspace, &scope, &revisions, &clusters, options.tools.timeout).await?;
     let report = PreviewReport {
         group: group.to_owned(),
         namespace: caller.namespace,

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use serde_json::Value;
-use starling_core::preview::{Change, Failing, FieldChange, ObjectChange};
+use starling_core::preview::{Change, Failing, FieldChange, ObjectChange, Overview};
 
 use crate::read_model::preview::PreviewReport;
 
@@ -32,11 +32,17 @@ pub(super) fn text(report: &PreviewReport) -> String {
     if let Some(error) = release_digest_error {
         let _ = writeln!(page, "no release digest: {error}");
     }
+    push_overview(&mut page, overview);
+    page
+}
+
+/// Adds the clusters by equal difference, and their failures.
+pub(super) fn push_overview(page: &mut String, overview: &Overview) {
     let _ = writeln!(page, "{}", overview.summary());
     for distinct in &overview.changes {
         let _ = writeln!(page, "\non {}:", names(&distinct.clusters));
         for object in &distinct.objects {
-            push_object(&mut page, object);
+            push_object(page, object);
         }
         for note in &distinct.notes {
             let _ = writeln!(page, "  ! {note}");
@@ -48,12 +54,11 @@ pub(super) fn text(report: &PreviewReport) -> String {
             let _ = writeln!(page, "  ! {note}");
         }
     }
-    push_failing(&mut page, "would fail", &overview.failing);
-    push_failing(&mut page, "not previewed", &overview.unknown);
+    push_failing(page, "would fail", &overview.failing);
+    push_failing(page, "not previewed", &overview.unknown);
     if !overview.suspended.is_empty() {
         let _ = writeln!(page, "\nsuspended, not updated: {}", names(&overview.suspended));
     }
-    page
 }
 
 fn push_failing(page: &mut String, what: &str, lists: &[Failing]) {

@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use super::group::GroupScope;
 use super::revision::{self, ResolvedRevision};
-use super::{PreviewOptions, by_source};
+use super::{PreviewOptions, ToolOptions, by_source};
 use crate::cli::caller::Caller;
 use crate::controller::artifacts::{ArtifactStores, Origin};
 use crate::controller::builds::{Builder, EntryAt};
@@ -31,7 +31,7 @@ pub(super) struct Workspace {
     renders: RenderCache,
     git: GitStore,
     allow_insecure: bool,
-    _directory: TempDir,
+    directory: TempDir,
 }
 
 /// Reason why there is no release digest.
@@ -51,6 +51,22 @@ impl Workspace {
         scope: &GroupScope,
         options: &PreviewOptions,
     ) -> anyhow::Result<Self> {
+        let workspace = Self::prepare(caller, &options.tools).await?;
+        let names: Vec<&str> = scope.sources.keys().map(String::as_str).collect();
+        for (name, given) in by_source(&options.path, &names, "--path")? {
+            let Some(source) = scope.sources.get(&name) else {
+                continue;
+            };
+            let copy = workspace.directory.path().join(format!("tree-{name}"));
+            let access =
+                revision::of_directory(given.as_ref(), &copy).with_context(|| format!("--path {given}"))?;
+            workspace.origins.set(source, Origin::Git(access));
+        }
+        Ok(workspace)
+    }
+
+    /// Prepares the tools, for the repositories of the Sources.
+    pub(super) async fn prepare(caller: &Caller, options: &ToolOptions) -> anyhow::Result<Self> {
         let hub = Hub::new(caller.client.clone());
         let installation = hub
             .known_installation()
@@ -62,25 +78,14 @@ impl Workspace {
         let tool = BuildTool::discover(options.kustomize.clone()).context("--kustomize")?;
         let sops = Sops::discover(options.sops.clone()).context("--sops")?;
         let renderer = Renderer::new(tool, RenderLimits::default()).with_sops(sops);
-        let origins = OriginCache::default();
-        let names: Vec<&str> = scope.sources.keys().map(String::as_str).collect();
-        for (name, given) in by_source(&options.path, &names, "--path")? {
-            let Some(source) = scope.sources.get(&name) else {
-                continue;
-            };
-            let copy = directory.path().join(format!("tree-{name}"));
-            let access =
-                revision::of_directory(given.as_ref(), &copy).with_context(|| format!("--path {given}"))?;
-            origins.set(source, Origin::Git(access));
-        }
         Ok(Self {
             hub,
             installation,
-            origins,
+            origins: OriginCache::default(),
             renders: RenderCache::new(Arc::new(TreeRenderer::new(artifacts, renderer))),
             git,
             allow_insecure: options.allow_insecure_sources,
-            _directory: directory,
+            directory,
         })
     }
 
