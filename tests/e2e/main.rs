@@ -12,6 +12,7 @@ mod external_deletions;
 mod gates;
 mod health;
 mod hostile;
+mod hub_restore;
 mod impersonation;
 mod isolation;
 mod labels;
