@@ -97,9 +97,10 @@ pub struct KnownWrites {
     /// The last number of each timeline.
     #[serde(default)]
     taken: BTreeMap<String, u64>,
-    /// Numbers of a lost past that a person released.
+    /// Numbers of a lost past that a person released, as ranges with both ends, in order. A fleet has one number for
+    /// each Sync, and most of them follow each other.
     #[serde(default)]
-    released: BTreeSet<WriteNumber>,
+    released: BTreeMap<String, Vec<(u64, u64)>>,
 }
 
 impl KnownWrites {
@@ -107,19 +108,32 @@ impl KnownWrites {
     #[must_use]
     pub fn knows(&self, found: &WriteNumber) -> bool {
         let last = self.taken.get(&found.timeline);
-        last.is_some_and(|last| found.number <= *last) || self.released.contains(found)
+        last.is_some_and(|last| found.number <= *last) || self.is_released(found)
+    }
+
+    fn is_released(&self, found: &WriteNumber) -> bool {
+        let Some(ranges) = self.released.get(&found.timeline) else {
+            return false;
+        };
+        let at = ranges.partition_point(|(_, last)| *last < found.number);
+        ranges.get(at).is_some_and(|(first, _)| *first <= found.number)
     }
 
     /// Returns a number that `remembered` knows and these do not: they were set back since.
     #[must_use]
     pub fn lacks(&self, remembered: &Self) -> Option<WriteNumber> {
-        let taken = remembered.taken.iter().map(|(timeline, number)| WriteNumber {
+        let numbered = |timeline: &String, number: u64| WriteNumber {
             timeline: timeline.clone(),
-            number: *number,
+            number,
+        };
+        let taken = remembered.taken.iter();
+        let taken = taken.map(|(timeline, number)| numbered(timeline, *number));
+        // A release is written as a whole, so the ends of its ranges stand for it.
+        let released = remembered.released.iter().flat_map(|(timeline, ranges)| {
+            let ends = ranges.iter().map(|(_, last)| *last);
+            ends.map(|last| numbered(timeline, last))
         });
-        taken
-            .chain(remembered.released.iter().cloned())
-            .find(|number| !self.knows(number))
+        taken.chain(released).find(|number| !self.knows(number))
     }
 
     /// Takes the next `count` numbers of a timeline, and returns the number before the first of them.
@@ -135,7 +149,24 @@ impl KnownWrites {
 
     /// Releases numbers of a lost past.
     pub fn release(&mut self, numbers: impl IntoIterator<Item = WriteNumber>) {
-        self.released.extend(numbers);
+        let mut all: BTreeMap<String, BTreeSet<u64>> = BTreeMap::new();
+        for number in numbers {
+            if !self.is_released(&number) {
+                all.entry(number.timeline).or_default().insert(number.number);
+            }
+        }
+        for (timeline, numbers) in all {
+            let ranges = self.released.entry(timeline).or_default();
+            ranges.extend(numbers.into_iter().map(|number| (number, number)));
+            ranges.sort_unstable();
+            ranges.dedup_by(|next, kept| {
+                let follows = next.0 == kept.1.saturating_add(1);
+                if follows {
+                    kept.1 = next.1;
+                }
+                follows
+            });
+        }
     }
 }
 
@@ -172,13 +203,15 @@ mod tests {
     }
 
     fn known(taken: &[(&str, u64)], released: &[&str]) -> KnownWrites {
-        KnownWrites {
+        let taken = taken.iter();
+        let mut known = KnownWrites {
             taken: taken
-                .iter()
                 .map(|(timeline, number)| ((*timeline).to_owned(), *number))
                 .collect(),
-            released: released.iter().map(|text| number(text)).collect(),
-        }
+            released: BTreeMap::new(),
+        };
+        known.release(released.iter().map(|text| number(text)));
+        known
     }
 
     #[test]
@@ -235,9 +268,25 @@ mod tests {
     }
 
     #[test]
+    fn released_numbers_that_follow_each_other_are_stored_as_one_range() {
+        let mut writes = known(&[], &["a/7", "a/5", "b/1", "a/6"]);
+        writes.release(["a/9", "a/10", "a/6"].map(number));
+        let ranges = BTreeMap::from([
+            ("a".to_owned(), vec![(5, 7), (9, 10)]),
+            ("b".to_owned(), vec![(1, 1)]),
+        ]);
+        assert_eq!(writes.released, ranges);
+        writes.release([number("a/8")]);
+        assert_eq!(writes.released["a"], [(5, 10)]);
+        for (found, is_known) in [("a/4", false), ("a/5", true), ("a/10", true), ("a/11", false)] {
+            assert_eq!(writes.knows(&number(found)), is_known, "{found}");
+        }
+    }
+
+    #[test]
     fn the_stored_form_is_stable() {
         let writes = known(&[("a", 15)], &["x/7"]);
-        let text = r#"{"taken":{"a":15},"released":["x/7"]}"#;
+        let text = r#"{"taken":{"a":15},"released":{"x":[[7,7]]}}"#;
         assert_eq!(serde_json::to_string(&writes).unwrap(), text);
         assert_eq!(serde_json::from_str::<KnownWrites>(text).unwrap(), writes);
         assert_eq!(

@@ -13,6 +13,7 @@ use starling_api::INVENTORY_PREFIX;
 use thiserror::Error;
 
 use super::{Entry, Inventory, Listed, Origin};
+use crate::digest::hash64;
 use crate::object::ObjectId;
 use crate::restore::WriteNumber;
 
@@ -21,6 +22,10 @@ pub const DATA_KEY: &str = "inventory";
 /// The size of one shard in bytes. etcd accepts 1.5 MiB per request and the API server 1 MiB per ConfigMap; half of
 /// that leaves room for metadata and `managedFields`.
 pub const SHARD_LIMIT: usize = 500 * 1024;
+/// The start of the name of the ConfigMap with the number of the last removal.
+const REMOVALS_PREFIX: &str = "starling-hub-";
+/// Its data key.
+pub const REMOVALS_KEY: &str = "lastRemoval";
 /// The number of fields that each line has.
 const FIELDS: usize = 5;
 /// The start of the attribute with the number of the last write.
@@ -77,6 +82,13 @@ pub fn shard_name(owner: &str, index: usize) -> String {
     } else {
         format!("{INVENTORY_PREFIX}{owner}-{index}")
     }
+}
+
+/// Returns the name of the ConfigMap with the number of the last removal of an inventory of an installation. With the
+/// inventory, the number in it is gone.
+#[must_use]
+pub fn removals_name(installation: &str) -> String {
+    format!("{REMOVALS_PREFIX}{:016x}", hash64(&[installation]))
 }
 
 /// Encodes an inventory as one or more texts of at most `limit` bytes, in the order of IDs.
@@ -391,6 +403,7 @@ mod tests {
     fn shard_names() {
         assert_eq!(shard_name("0f", 0), "starling-inventory-0f");
         assert_eq!(shard_name("0f", 2), "starling-inventory-0f-2");
+        assert_eq!(removals_name("a"), "starling-hub-3b196fd4907bedf5");
     }
 
     proptest! {
