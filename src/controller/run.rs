@@ -233,7 +233,11 @@ pub(super) fn assemble(ports: Ports, hub: Hub, installation: String, settings: &
     };
     Context {
         events: Events::new(hub.client(), clock.clone()),
-        writes: Arc::new(WriteCounter::new(hub.clone(), clock.clone())),
+        writes: Arc::new(WriteCounter::new(
+            hub.clone(),
+            clock.clone(),
+            installation.clone(),
+        )),
         clock,
         hub,
         queues,

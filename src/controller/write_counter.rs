@@ -24,6 +24,7 @@ const TRIES: usize = 8;
 pub struct WriteCounter {
     hub: Hub,
     clock: Clock,
+    installation: String,
     state: Mutex<State>,
     /// The attempts that wait for a number.
     waiting: Mutex<Vec<oneshot::Sender<Result<WriteNumber, Refusal>>>>,
@@ -77,10 +78,11 @@ impl fmt::Debug for WriteCounter {
 impl WriteCounter {
     /// Creates the counter of a management cluster.
     #[must_use]
-    pub fn new(hub: Hub, clock: Clock) -> Self {
+    pub fn new(hub: Hub, clock: Clock, installation: String) -> Self {
         Self {
             hub,
             clock,
+            installation,
             state: Mutex::default(),
             waiting: Mutex::default(),
             has_waiting: Notify::new(),
@@ -306,6 +308,10 @@ struct ClusterWrites {
 }
 
 impl WriteNumbers for ClusterWrites {
+    fn installation(&self) -> &str {
+        &self.counter.installation
+    }
+
     fn take(&self) -> BoxFuture<'_, Result<WriteNumber, NumberError>> {
         async {
             let (sender, receiver) = oneshot::channel();
@@ -331,3 +337,6 @@ impl WriteNumbers for ClusterWrites {
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+#[cfg(test)]
+mod tests;

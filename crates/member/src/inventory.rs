@@ -8,10 +8,10 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Value, json};
 use starling_api::SYSTEM_NAMESPACE;
 use starling_core::inventory::Inventory;
-use starling_core::inventory::format::{self, DATA_KEY, FormatError};
+use starling_core::inventory::format::{self, DATA_KEY, FormatError, REMOVALS_KEY};
 use starling_core::inventory::shards::{ShardWrite, shard_writes};
 use starling_core::object::ObjectId;
 use starling_core::restore::WriteNumber;
@@ -158,6 +158,25 @@ impl Member {
     }
 
     async fn read_shard(&self, name: &str, attempt: &Attempt) -> Result<Option<ShardRead>, MemberError> {
+        let Some((version, mut data)) = self.read_map(name, attempt).await? else {
+            return Ok(None);
+        };
+        let text = data.remove(DATA_KEY).ok_or(FormatError::NoVersion);
+        let (text, shard) = text
+            .and_then(|text| format::parse(&text).map(|shard| (text, shard)))
+            .map_err(|source| MemberError::Inventory {
+                name: name.to_owned(),
+                source,
+            })?;
+        Ok(Some(ShardRead { version, text, shard }))
+    }
+
+    /// Reads the version and the data of a ConfigMap; `None` if it does not exist.
+    async fn read_map(
+        &self,
+        name: &str,
+        attempt: &Attempt,
+    ) -> Result<Option<(Version, BTreeMap<String, String>)>, MemberError> {
         #[derive(Deserialize)]
         struct ConfigMap {
             metadata: Version,
@@ -174,19 +193,8 @@ impl Member {
             Err(MemberError::NotFound { .. }) => return Ok(None),
             Err(error) => return Err(error),
         };
-        let mut map: ConfigMap = response.parse(operation)?;
-        let text = map.data.remove(DATA_KEY).ok_or(FormatError::NoVersion);
-        let (text, shard) = text
-            .and_then(|text| format::parse(&text).map(|shard| (text, shard)))
-            .map_err(|source| MemberError::Inventory {
-                name: name.to_owned(),
-                source,
-            })?;
-        Ok(Some(ShardRead {
-            version: map.metadata,
-            text,
-            shard,
-        }))
+        let map: ConfigMap = response.parse(operation)?;
+        Ok(Some((map.metadata, map.data)))
     }
 
     /// Writes one shard that replaces `version`. Returns the new version.
@@ -197,14 +205,25 @@ impl Member {
         text: &str,
         attempt: &Attempt,
     ) -> Result<Version, MemberError> {
+        self.write_map(name, version, json!({DATA_KEY: text}), attempt)
+            .await
+    }
+
+    /// Writes one ConfigMap that replaces `version`; any version, if it is empty. Returns the new version.
+    async fn write_map(
+        &self,
+        name: &str,
+        version: &Version,
+        data: Value,
+        attempt: &Attempt,
+    ) -> Result<Version, MemberError> {
         let mut metadata = json!({"name": name, "namespace": SYSTEM_NAMESPACE,
             "labels": {"app.kubernetes.io/managed-by": "starling"}});
         if *version != Version::default() {
             metadata["uid"] = version.uid.as_str().into();
             metadata["resourceVersion"] = version.resource_version.as_str().into();
         }
-        let map =
-            json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {DATA_KEY: text}});
+        let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data});
         let body = Bytes::from(map.to_string());
         let key = shard_key(name);
         let operation = Operation::object("write", &key);
@@ -229,6 +248,35 @@ impl Member {
             uid: metadata.uid,
             resource_version: metadata.resource_version,
         })
+    }
+
+    pub(super) async fn read_removal(
+        &self,
+        installation: &str,
+        attempt: &Attempt,
+    ) -> Result<Option<WriteNumber>, MemberError> {
+        let name = format::removals_name(installation);
+        let read = self.as_kubeconfig_user().read_map(&name, attempt).await?;
+        let Some((_, mut data)) = read else {
+            return Ok(None);
+        };
+        let number = data.remove(REMOVALS_KEY).ok_or(FormatError::WriteNumber);
+        let number = number.and_then(|text| text.parse().map_err(|_| FormatError::WriteNumber));
+        number
+            .map(Some)
+            .map_err(|source| MemberError::Inventory { name, source })
+    }
+
+    pub(super) async fn write_removal(
+        &self,
+        installation: &str,
+        number: &WriteNumber,
+        attempt: &Attempt,
+    ) -> Result<(), MemberError> {
+        let name = format::removals_name(installation);
+        let data = json!({REMOVALS_KEY: number.to_string()});
+        let (as_user, version) = (self.as_kubeconfig_user(), Version::default());
+        as_user.write_map(&name, &version, data, attempt).await.map(drop)
     }
 
     async fn create_system_namespace(&self, attempt: &Attempt) -> Result<(), MemberError> {

@@ -20,6 +20,9 @@ use super::transport::Member;
 
 /// The management cluster that counts the writes to its members.
 pub trait WriteNumbers: Debug + Send + Sync {
+    /// Returns the installation ID.
+    fn installation(&self) -> &str;
+
     /// Returns a number that no other write has. It is stored before this returns.
     fn take(&self) -> BoxFuture<'_, Result<WriteNumber, NumberError>>;
 
@@ -63,6 +66,18 @@ impl Member {
         Ok(self.read_stored(owner, &Attempt::until(deadline)).await?.number)
     }
 
+    /// Returns the number of the last removal of a Sync of an installation; `None` if there was none.
+    ///
+    /// # Errors
+    /// As [`Self::read_inventory`].
+    pub async fn last_removal(
+        &self,
+        installation: &str,
+        deadline: Instant,
+    ) -> Result<Option<WriteNumber>, MemberError> {
+        self.read_removal(installation, &Attempt::until(deadline)).await
+    }
+
     /// Reads the inventory for an attempt, and keeps it in the attempt. Returns its entries.
     ///
     /// # Errors
@@ -73,8 +88,8 @@ impl Member {
         attempt: &Attempt,
     ) -> Result<Inventory, MemberError> {
         let stored = self.read_stored(owner, attempt).await?;
-        if let (Some(numbers), Some(found)) = (self.numbers(), &stored.number) {
-            numbers.check(found).await?;
+        if let Some(numbers) = self.numbers() {
+            self.check_number(numbers, &stored, attempt).await?;
         }
         let inventory = stored.inventory.clone();
         *attempt.held.lock().await = Some(Held {
@@ -82,6 +97,27 @@ impl Member {
             stored,
         });
         Ok(inventory)
+    }
+
+    /// Checks the number in the inventory. If there is none, the Sync may have been removed in a past that the
+    /// management cluster lost.
+    async fn check_number(
+        &self,
+        numbers: &dyn WriteNumbers,
+        stored: &Stored,
+        attempt: &Attempt,
+    ) -> Result<(), MemberError> {
+        if let Some(found) = &stored.number {
+            return Ok(numbers.check(found).await?);
+        }
+        if !stored.versions.is_empty() {
+            // An earlier version wrote it.
+            return Ok(());
+        }
+        match self.read_removal(numbers.installation(), attempt).await? {
+            Some(found) => Ok(numbers.check(&found).await?),
+            None => Ok(()),
+        }
     }
 
     /// Writes the inventory of an attempt, unless it is unchanged.
@@ -97,6 +133,10 @@ impl Member {
             return Ok(());
         }
         let number = self.number(attempt).await?;
+        if let (Some(numbers), Some(number), true) = (self.numbers(), &number, desired.is_empty()) {
+            self.write_removal(numbers.installation(), number, attempt)
+                .await?;
+        }
         stored.number = number.or(stored.number.take());
         self.write_stored(owner, stored, desired, attempt).await
     }

@@ -58,7 +58,8 @@ pub(in crate::cli) struct RestoreArguments {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 struct LostWrite {
     cluster: String,
-    sync: String,
+    /// The Sync; `None`: the removal of a Sync.
+    sync: Option<String>,
     number: WriteNumber,
 }
 
@@ -107,7 +108,11 @@ impl RestorePlan {
             number,
         } in &self.lost
         {
-            let _ = writeln!(page, "  {cluster}: Sync {sync} ({number})");
+            let of = match sync {
+                Some(sync) => format!("Sync {sync}"),
+                None => "a Sync was removed".to_owned(),
+            };
+            let _ = writeln!(page, "  {cluster}: {of} ({number})");
         }
         page.push_str("\nafter the release, the Syncs as they are now would be applied: ");
         print::push_overview(&mut page, &self.overview);
@@ -266,6 +271,7 @@ impl Looked<'_> {
             Ok(member) => member,
             Err(error) => return self.preview.fail_unknown("", crate::chain(error.as_ref())),
         };
+        self.look_at_removal(key, &member).await;
         let mut parts = Vec::new();
         for sync in syncs {
             self.look_at_number(key, sync, &member).await;
@@ -276,12 +282,25 @@ impl Looked<'_> {
         }
     }
 
+    async fn look_at_removal(&mut self, key: &ObjectKey, member: &Member) {
+        let deadline = Instant::now() + self.tools.timeout;
+        match member.last_removal(&self.workspace.installation, deadline).await {
+            Ok(Some(number)) if !self.known.knows(&number) => self.lost.push(LostWrite {
+                cluster: key.to_string(),
+                sync: None,
+                number,
+            }),
+            Ok(_) => {}
+            Err(error) => self.preview.fail_unknown("", crate::chain(&error)),
+        }
+    }
+
     async fn look_at_number(&mut self, key: &ObjectKey, sync: &SyncResource, member: &Member) {
         let deadline = Instant::now() + self.tools.timeout;
         match member.last_write(&self.owner(sync), deadline).await {
             Ok(Some(number)) if !self.known.knows(&number) => self.lost.push(LostWrite {
                 cluster: key.to_string(),
-                sync: ObjectKey::of(sync).to_string(),
+                sync: Some(ObjectKey::of(sync).to_string()),
                 number,
             }),
             Ok(_) => {}

@@ -18,9 +18,15 @@ use crate::world::{World, connect_to, soon};
 struct Hub {
     known: Mutex<KnownWrites>,
     unavailable: bool,
+    /// That of the test, because tests share a member.
+    installation: String,
 }
 
 impl WriteNumbers for Hub {
+    fn installation(&self) -> &str {
+        &self.installation
+    }
+
     fn take(&self) -> BoxFuture<'_, Result<WriteNumber, NumberError>> {
         let taken = if self.unavailable {
             Err(NumberError::Hub("no connection".into()))
@@ -45,7 +51,10 @@ impl WriteNumbers for Hub {
 async fn world(test: &str, hub: Hub) -> (World, FaultProxy, Arc<Hub>) {
     let mut world = World::new(test).await;
     let proxy = FaultProxy::start(world.plane()).await.unwrap();
-    let hub = Arc::new(hub);
+    let hub = Arc::new(Hub {
+        installation: test.to_owned(),
+        ..hub
+    });
     world.member = connect_to(&proxy).numbered(hub.clone());
     (world, proxy, hub)
 }
@@ -174,6 +183,43 @@ async fn a_member_that_remembers_more_is_not_written() {
     world.apply_ok(&day_1).await;
     assert_eq!(world.value("x", "value").await.as_deref(), Some("1"));
     assert_eq!(world.value("z", "value").await, None);
+}
+
+/// Guards against a Sync that was removed since the backup, and that the restored hub applies again: its inventory, and
+/// with it the number in it, is gone.
+#[tokio::test]
+async fn a_sync_that_was_removed_is_not_applied_again() {
+    let (mut world, proxy, hub) = world("removed", Hub::default()).await;
+    let objects = maps(&world, "1");
+    world.apply_ok(&objects).await;
+    let backup = hub.known.lock().unwrap().clone();
+    let deleted = world
+        .member
+        .delete(DeleteJob {
+            owner: &world.owner,
+            siblings: &BTreeSet::new(),
+            deadline: soon(),
+        })
+        .await;
+    assert!(deleted.is_complete(), "{deleted:?}");
+    let after = hub.known.lock().unwrap().clone();
+    world.records.clear();
+
+    *hub.known.lock().unwrap() = backup;
+    let seen = proxy.requests().len();
+    let outcome = world.apply(&objects).await;
+    assert!(
+        matches!(outcome.interrupted, Some(MemberError::SetBack { .. })),
+        "{outcome:?}"
+    );
+    let none: [String; 0] = [];
+    assert_eq!(writes(&proxy, seen), none);
+    let removal = world.member.last_removal("removed", soon()).await.unwrap();
+    assert_eq!(removal.unwrap().to_string(), taken(2));
+    assert_eq!(world.member.last_removal("other", soon()).await.unwrap(), None);
+
+    *hub.known.lock().unwrap() = after;
+    world.apply_ok(&objects).await;
 }
 
 #[tokio::test]

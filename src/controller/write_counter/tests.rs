@@ -1,0 +1,252 @@
+//! The counter against a management cluster with one ConfigMap.
+
+#![cfg(test)]
+
+use std::collections::BTreeSet;
+
+use futures::future::join_all;
+use serde_json::{Value, json};
+use starling_net::clock::Clock;
+
+use super::*;
+use crate::controller::hub::testing::{failure, responding};
+
+/// The ConfigMap, and what goes wrong with it.
+#[derive(Debug)]
+struct Stored {
+    map: Value,
+    writes: usize,
+    uids: usize,
+    /// The next writes are done, and their responses are lost.
+    lost_responses: usize,
+    /// The next requests fail.
+    failures: usize,
+}
+
+#[derive(Clone, Debug)]
+struct Server(Arc<Mutex<Stored>>);
+
+impl Server {
+    fn new() -> Self {
+        let map = json!({"apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": {"name": "starling-installation", "uid": "u", "resourceVersion": "1"}, "data": {"id": "i"}});
+        Self(Arc::new(Mutex::new(Stored {
+            map,
+            writes: 0,
+            uids: 0,
+            lost_responses: 0,
+            failures: 0,
+        })))
+    }
+
+    fn hub(&self) -> Hub {
+        let server = self.clone();
+        responding(move |parts, body| {
+            let mut stored = lock(&server.0);
+            if stored.failures > 0 {
+                stored.failures -= 1;
+                return failure(parts, 500, "InternalError");
+            }
+            match parts.method.as_str() {
+                "POST" => {
+                    stored.uids += 1;
+                    let uid = format!("uid-{}", stored.uids);
+                    (201, json!({"metadata": {"name": "n", "uid": uid}}))
+                }
+                "PATCH" => stored.patch(parts, body),
+                _ => (200, stored.map.clone()),
+            }
+        })
+    }
+
+    /// A process that counts.
+    async fn process(&self) -> (Arc<WriteCounter>, Arc<dyn WriteNumbers>) {
+        let counter = Arc::new(WriteCounter::new(self.hub(), Clock::system(), "i".into()));
+        counter.load().await.unwrap();
+        tokio::spawn(counter.clone().serve());
+        let writes = counter.of_cluster(&ObjectKey::new("fleet", "eu-1"));
+        (counter, writes)
+    }
+
+    fn data(&self) -> Value {
+        lock(&self.0).map["data"].clone()
+    }
+
+    /// Restores the data of a backup; the version goes on, as with `--bump-revision`.
+    fn restore(&self, data: Value) {
+        let mut stored = lock(&self.0);
+        stored.map["data"] = data;
+        stored.next_version();
+    }
+}
+
+impl Stored {
+    fn next_version(&mut self) {
+        self.writes += 1;
+        self.map["metadata"]["resourceVersion"] = (self.writes + 1).to_string().into();
+    }
+
+    fn patch(&mut self, parts: &http::request::Parts, body: &[u8]) -> (u16, Value) {
+        let patch: Value = serde_json::from_slice(body).unwrap();
+        if patch["metadata"]["resourceVersion"] != self.map["metadata"]["resourceVersion"] {
+            return failure(parts, 409, "Conflict");
+        }
+        for (key, value) in patch["data"].as_object().unwrap() {
+            if value.is_null() {
+                self.map["data"].as_object_mut().unwrap().remove(key);
+            } else {
+                self.map["data"][key] = value.clone();
+            }
+        }
+        self.next_version();
+        if self.lost_responses > 0 {
+            self.lost_responses -= 1;
+            return failure(parts, 504, "Timeout");
+        }
+        (200, self.map.clone())
+    }
+}
+
+fn is_held(refusal: &NumberError) -> bool {
+    matches!(refusal, NumberError::SetBack(_))
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_write_serves_all_that_wait_and_each_gets_its_own_number() {
+    let server = Server::new();
+    let (_, writes) = server.process().await;
+    let first = writes.take().await.unwrap();
+    let before = tokio::time::Instant::now();
+    let taken = join_all((0..500).map(|_| writes.take())).await;
+    let taken: BTreeSet<WriteNumber> = taken.into_iter().map(Result::unwrap).collect();
+    assert_eq!((taken.len(), taken.contains(&first)), (500, false));
+    assert_eq!(lock(&server.0).writes, 2);
+    assert!(
+        before.elapsed() >= waits::WRITE_NUMBERS,
+        "ten writes a second at most"
+    );
+    // What was given is stored.
+    let (_, later) = server.process().await;
+    for number in &taken {
+        later.check(number).await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn processes_that_count_at_the_same_time_know_each_other() {
+    let server = Server::new();
+    let ((one, a), (two, b)) = (server.process().await, server.process().await);
+    for _ in 0..3 {
+        let (x, y) = (a.take().await.unwrap(), b.take().await.unwrap());
+        assert_ne!(x, y);
+        b.check(&x).await.unwrap();
+        a.check(&y).await.unwrap();
+    }
+    assert!(one.held().is_none() && two.held().is_none());
+}
+
+/// Guards against a number that is given twice, or taken for lost, because the response to its increment was lost.
+#[tokio::test(start_paused = true)]
+async fn a_response_that_is_lost_skips_numbers() {
+    let server = Server::new();
+    let (counter, writes) = server.process().await;
+    let first = writes.take().await.unwrap();
+    lock(&server.0).lost_responses = 1;
+    let refusal = writes.take().await.unwrap_err();
+    assert!(matches!(refusal, NumberError::Hub(_)), "{refusal:?}");
+    let third = writes.take().await.unwrap();
+    assert_eq!(third, first.next().next());
+    assert!(counter.held().is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_the_management_cluster_there_is_no_number() {
+    let server = Server::new();
+    let (counter, writes) = server.process().await;
+    lock(&server.0).failures = 1;
+    let refusal = writes.take().await.unwrap_err();
+    assert!(matches!(refusal, NumberError::Hub(_)), "{refusal:?}");
+    assert!(counter.held().is_none());
+    writes.take().await.unwrap();
+}
+
+/// The number of a process that nobody knows: the backup is from before its first write.
+#[tokio::test(start_paused = true)]
+async fn a_restore_holds_all_processes_until_its_release() {
+    let server = Server::new();
+    let (_, before) = server.process().await;
+    before.take().await.unwrap();
+    let backup = server.data();
+    let lost = before.take().await.unwrap();
+    server.restore(backup);
+
+    let (counter, writes) = server.process().await;
+    let own = writes.take().await.unwrap();
+    let finding = writes.check(&lost).await.unwrap_err();
+    assert!(
+        is_held(&finding) && finding.to_string().contains("Cluster fleet/eu-1"),
+        "{finding}"
+    );
+    // No number any more, also for attempts that have one.
+    assert!(is_held(&writes.take().await.unwrap_err()) && writes.refusal().is_some());
+    // Nor for a number that is known.
+    assert!(is_held(&writes.check(&own).await.unwrap_err()));
+    // A restart and another process read the finding.
+    let (restarted, after) = server.process().await;
+    assert!(restarted.held().is_some() && is_held(&after.take().await.unwrap_err()));
+    counter.recheck().await.unwrap();
+    assert!(counter.held().is_some(), "nobody has released it");
+
+    let hub = server.hub();
+    let record = hub.installation_record().await.unwrap();
+    let mut known = record.known().unwrap();
+    known.release([lost.clone()]);
+    hub.write_installation(&record, &known, None)
+        .await
+        .unwrap()
+        .unwrap();
+    for counter in [&counter, &restarted] {
+        counter.recheck().await.unwrap();
+        assert_eq!(counter.held(), None);
+    }
+    writes.check(&lost).await.unwrap();
+    assert_ne!(writes.take().await.unwrap(), own.next(), "another timeline");
+    let met_later = writes.check(&lost.next()).await.unwrap_err();
+    assert!(is_held(&met_later), "only what was shown is released");
+}
+
+/// Guards against a process that survives the restore and counts on, past the numbers that it has given before.
+#[tokio::test(start_paused = true)]
+async fn a_process_that_survives_the_restore_notices_it_with_its_next_number() {
+    let server = Server::new();
+    let (counter, writes) = server.process().await;
+    writes.take().await.unwrap();
+    let backup = server.data();
+    let lost = writes.take().await.unwrap();
+    server.restore(backup);
+    let refusal = writes.take().await.unwrap_err();
+    assert!(is_held(&refusal), "{refusal}");
+    assert_eq!(counter.held().unwrap().number, lost);
+    assert!(server.data()["restoreDetected"].is_string(), "{}", server.data());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_finding_that_could_not_be_stored_is_stored_later() {
+    let server = Server::new();
+    let (_, before) = server.process().await;
+    let backup = server.data();
+    let lost = before.take().await.unwrap();
+    server.restore(backup);
+    let (counter, writes) = server.process().await;
+    let checked = writes.check(&lost).await;
+    assert!(checked.is_err());
+    // As if the write of the finding had been lost with another restore.
+    server.restore(json!({"id": "i"}));
+    lock(&counter.state).is_stored = false;
+    lock(&server.0).failures = 1;
+    counter.recheck().await.unwrap_err();
+    assert!(counter.held().is_some());
+    counter.recheck().await.unwrap();
+    assert!(server.data()["restoreDetected"].is_string());
+    assert!(counter.held().is_some());
+}
