@@ -29,15 +29,17 @@ fn map(name: &str) -> String {
 }
 
 /// When the program is killed: description, server and request.
-fn moments() -> [(&'static str, &'static str, Match); 4] {
+fn moments() -> [(&'static str, &'static str, Match); 5] {
     let delete = || Match::method(Method::DELETE).path_contains("/namespaces/default/configmaps/o");
     let inventory = Match::method(Method::DELETE).path_contains("/starling-inventory-");
+    let removal = Match::method(Method::PATCH).path_contains("/configmaps/starling-hub-");
     let finalizer = Match::method(Method::PATCH)
         .path_ends_with(format!("/syncs/{SYNC}"))
         .body_contains("\"finalizers\":[]");
     [
         ("the first object", "m1", delete().nth(1)),
         ("the tenth object", "m1", delete().nth(10)),
+        ("the inventory, its number first", "m1", removal),
         ("the inventory", "m1", inventory),
         ("the finalizer", MANAGEMENT, finalizer),
     ]
@@ -142,6 +144,7 @@ async fn remaining(member: &Client) -> Result<Vec<String>> {
         let maps = maps.list(&ListParams::default()).await?;
         remaining.extend(maps.iter().map(ResourceExt::name_any));
     }
-    remaining.retain(|name| name != "kube-root-ca.crt");
+    // The number of the removal stays: it is how the member remembers that there was one.
+    remaining.retain(|name| name != "kube-root-ca.crt" && !name.starts_with("starling-hub-"));
     Ok(remaining)
 }

@@ -33,7 +33,7 @@ pub(crate) struct Effect {
 }
 
 /// All effects, in the order in which they occur in a round.
-pub(crate) const EFFECTS: [Effect; 18] = [
+pub(crate) const EFFECTS: [Effect; 19] = [
     Effect {
         name: "installation ID",
         server: MANAGEMENT,
@@ -82,6 +82,12 @@ pub(crate) const EFFECTS: [Effect; 18] = [
         server: MANAGEMENT,
         trigger: Trigger::Push,
         request: |round| admission(round).nth(3),
+    },
+    Effect {
+        name: "write number",
+        server: MANAGEMENT,
+        trigger: Trigger::Push,
+        request: |_| patch("/configmaps/starling-installation"),
     },
     Effect {
         name: "inventory claim",
