@@ -5,11 +5,13 @@ use std::collections::BTreeSet;
 use anyhow::{Context, Result, ensure};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ConfigMap;
-use kube::Api;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 use starling_api::conditions::{self, Condition};
-use starling_api::{INSTALLATION, RolloutPhase, SYSTEM_NAMESPACE, Source, SyncGroup, SyncResource};
+use starling_api::{
+    INSTALLATION, RolloutPhase, SYSTEM_NAMESPACE, Source, SyncGroup, SyncGroupStatus, SyncResource,
+};
 use starling_testkit::fleet::{Kind, MANAGEMENT, NAMESPACE, TIMEOUT};
 use starling_testkit::{Fleet, FleetOptions, GitRepo, Process, program, wait};
 use tokio::process::Command;
@@ -241,45 +243,75 @@ async fn starling(fleet: &Fleet, arguments: &[&str]) -> Result<(Option<i32>, Str
     Ok((output.status.code(), String::from_utf8_lossy(&text).into_owned()))
 }
 
-/// The management cluster at day 1, the members at day 7, and no ledger. `change` is what happened in between.
-async fn set_back(
-    fleet: &Fleet,
-    repo: &GitRepo,
-    change: impl AsyncFnOnce(&Fleet, &GitRepo) -> Result<()>,
-) -> Result<(Process, Timestamp)> {
-    let first = commit(repo, &[("a", "one")], "kept")?;
-    let controller = fleet.controller(program(), &[])?;
-    day_1(fleet, repo, &first).await?;
-    let backup = Backup::of(fleet).await?;
-    change(fleet, repo).await?;
-    ensure!(controller.stop(TIMEOUT).await?.success(), "a clean stop");
-
-    backup.restore(fleet).await?;
-    delete_ledger(fleet)?;
-    let since = Timestamp::now();
-    Ok((fleet.controller(program(), &[])?, since))
+/// The management cluster at day 1, the members at day 7, and no ledger.
+struct SetBack {
+    fleet: Fleet,
+    /// The controller that was started after the restore.
+    controller: Process,
+    since: Timestamp,
+    /// The commits of day 1 and day 7.
+    commits: [String; 2],
+    repo: GitRepo,
 }
 
-async fn to_day_7(fleet: &Fleet, repo: &GitRepo) -> Result<()> {
-    let second = commit(repo, &[("a", "two"), ("b", "two")], "kept")?;
-    follow(fleet, repo, &second).await?;
-    fleet.rollout(CHANGED, &second, RolloutPhase::Succeeded).await?;
-    ensure!(values(fleet, "b").await? == only(Some("two")), "rolled out");
-    Ok(())
+impl SetBack {
+    async fn start() -> Result<Self> {
+        let fleet = Fleet::start(FleetOptions {
+            members: MEMBERS.len(),
+            proxied: true,
+            ..FleetOptions::default()
+        })
+        .await?;
+        let repo = GitRepo::init()?;
+        let first = commit(&repo, &[("a", "one")], "kept")?;
+        let controller = fleet.controller(program(), &[])?;
+        day_1(&fleet, &repo, &first).await?;
+        let backup = Backup::of(&fleet).await?;
+
+        let second = commit(&repo, &[("a", "two"), ("b", "two")], "kept")?;
+        follow(&fleet, &repo, &second).await?;
+        fleet.rollout(CHANGED, &second, RolloutPhase::Succeeded).await?;
+        ensure!(values(&fleet, "b").await? == only(Some("two")), "rolled out");
+        ensure!(controller.stop(TIMEOUT).await?.success(), "a clean stop");
+
+        backup.restore(&fleet).await?;
+        delete_ledger(&fleet)?;
+        let since = Timestamp::now();
+        Ok(Self {
+            controller: fleet.controller(program(), &[])?,
+            fleet,
+            since,
+            commits: [first, second],
+            repo,
+        })
+    }
+}
+
+/// Runs `release-restore`, and returns its text and the digest of the plan.
+async fn restore_plan(fleet: &Fleet) -> Result<(String, String)> {
+    let (code, plan) = starling(fleet, &["release-restore", "--allow-insecure-sources"]).await?;
+    ensure!(code == Some(1), "{code:?}: {plan}");
+    let digest = plan.lines().find_map(|line| line.strip_prefix("plan digest: "));
+    let digest = digest.context("a digest")?.to_owned();
+    Ok((plan, digest))
+}
+
+async fn release(fleet: &Fleet, digest: &str) -> Result<(Option<i32>, String)> {
+    let arguments = ["release-restore", "--allow-insecure-sources", "--plan", digest];
+    starling(fleet, &arguments).await
 }
 
 /// Guards against a hub at day 1 that forces the members of day 7 back, and prunes what came since.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hub_that_was_set_back_writes_nothing_until_a_person_releases_it() -> Result<()> {
-    let fleet = Fleet::start(FleetOptions {
-        members: MEMBERS.len(),
-        proxied: true,
-        ..FleetOptions::default()
-    })
-    .await?;
-    let repo = GitRepo::init()?;
-    let (controller, since) = set_back(&fleet, &repo, to_day_7).await?;
-    detected(&fleet, since)
+    let SetBack {
+        fleet,
+        controller,
+        since,
+        ..
+    } = &SetBack::start().await?;
+    let since = *since;
+    detected(fleet, since)
         .await
         .with_context(|| controller.log_tail(40).unwrap_or_default())?;
 
@@ -291,64 +323,40 @@ async fn a_hub_that_was_set_back_writes_nothing_until_a_person_releases_it() -> 
             .until::<starling_api::Cluster>(member, "Ready", crate::world::is_ready)
             .await?;
     }
-    detected(&fleet, since).await?;
-    assert_eq!(values(&fleet, "a").await?, only(Some("two")));
-    assert_eq!(values(&fleet, "b").await?, only(Some("two")));
+    detected(fleet, since).await?;
+    assert_eq!(values(fleet, "a").await?, only(Some("two")));
+    assert_eq!(values(fleet, "b").await?, only(Some("two")));
 
     // What a person does meanwhile waits too: a group is deleted, and its objects stay.
     fleet
         .api::<SyncGroup>()
         .delete(QUIET, &DeleteParams::default())
         .await?;
-    let explained = starling(&fleet, &["why", CHANGED]).await?.1;
+    let explained = starling(fleet, &["why", CHANGED]).await?.1;
     assert!(explained.contains(RESTORE_DETECTED), "{explained}");
 
-    let (code, plan) = starling(&fleet, &["release-restore", "--allow-insecure-sources"]).await?;
-    assert_eq!(code, Some(1), "{plan}");
-    for text in [
-        "ConfigMap default/a",
-        "ConfigMap default/b",
-        "m1",
-        "m2",
-        "m3",
-        "plan digest: sha256:",
-    ] {
+    let (plan, digest) = restore_plan(fleet).await?;
+    let texts = ["ConfigMap default/a", "ConfigMap default/b", "m1", "m2", "m3"];
+    for text in texts {
         assert!(plan.contains(text), "{text} in {plan}");
     }
-    let digest = plan
-        .lines()
-        .find_map(|line| line.strip_prefix("plan digest: "))
-        .context("a digest")?;
-    let stale = starling(
-        &fleet,
-        &[
-            "release-restore",
-            "--allow-insecure-sources",
-            "--plan",
-            "sha256:0",
-        ],
-    )
-    .await?;
-    assert_eq!(stale.0, Some(2), "{}", stale.1);
-    assert!(stale.1.contains(digest), "{}", stale.1);
+    let (code, stale) = release(fleet, "sha256:0").await?;
+    assert_eq!(code, Some(2), "{stale}");
+    assert!(stale.contains(&digest), "{stale}");
     let none: Vec<String> = Vec::new();
     assert_eq!(
-        writes(&fleet, since)?,
+        writes(fleet, since)?,
         none,
         "nothing was written before the release"
     );
 
-    let (code, text) = starling(
-        &fleet,
-        &["release-restore", "--allow-insecure-sources", "--plan", digest],
-    )
-    .await?;
+    let (code, text) = release(fleet, &digest).await?;
     assert_eq!(code, Some(0), "{text}");
     wait::until(TIMEOUT, "the restored state is applied", async || {
         let found = (
-            values(&fleet, "a").await.map_err(|error| error.to_string())?,
-            values(&fleet, "b").await.map_err(|error| error.to_string())?,
-            values(&fleet, QUIET).await.map_err(|error| error.to_string())?,
+            values(fleet, "a").await.map_err(|error| error.to_string())?,
+            values(fleet, "b").await.map_err(|error| error.to_string())?,
+            values(fleet, QUIET).await.map_err(|error| error.to_string())?,
         );
         (found == (only(Some("one")), only(None), only(None)))
             .then_some(())
@@ -356,7 +364,44 @@ async fn a_hub_that_was_set_back_writes_nothing_until_a_person_releases_it() -> 
     })
     .await
     .with_context(|| controller.log_tail(40).unwrap_or_default())?;
-    let conditions = group_conditions(&fleet, CHANGED).await?;
+    let conditions = group_conditions(fleet, CHANGED).await?;
     assert!(!is_detected(&conditions), "{conditions:#?}");
+    Ok(())
+}
+
+/// Guards against a release that goes back first where a person has brought the management cluster up to date.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_person_has_brought_up_to_date_is_not_written() -> Result<()> {
+    let set_back = SetBack::start().await?;
+    let (fleet, since) = (&set_back.fleet, set_back.since);
+    let [first, second] = &set_back.commits;
+    detected(fleet, since).await?;
+    follow(fleet, &set_back.repo, second).await?;
+    let is_fetched = |source: &Source| {
+        let status = source.status.as_ref();
+        status.is_some_and(|status| status.revision.ends_with(second.as_str()))
+    };
+    fleet
+        .until::<Source>(CHANGED, "the newer commit", is_fetched)
+        .await?;
+    for sync in fleet.syncs().await? {
+        let of = sync.spec.group_ref.as_ref();
+        if of.is_some_and(|of| of.name == CHANGED) {
+            let revision = sync.spec.revision.replace(first, second);
+            let patch = json!({"spec": {"revision": revision}});
+            fleet.patch::<SyncResource>(&sync.name_any(), patch).await?;
+        }
+    }
+    let (plan, digest) = restore_plan(fleet).await?;
+    assert!(plan.contains("3 clusters: no changes"), "{plan}");
+    let (code, text) = release(fleet, &digest).await?;
+    assert_eq!(code, Some(0), "{text}");
+    fleet.rollout(CHANGED, second, RolloutPhase::Succeeded).await?;
+    for group in [CHANGED, QUIET] {
+        let is_released = |status: &SyncGroupStatus| !is_detected(&status.conditions);
+        fleet.group_status(group, "released", is_released).await?;
+    }
+    let none: Vec<String> = Vec::new();
+    assert_eq!(writes(fleet, since)?, none);
     Ok(())
 }
