@@ -15,7 +15,7 @@ use starling_testkit::{Launch, Process, SopsTools, program, wait};
 use tokio::process::Command;
 
 /// The guides in reading order; all of them run in one folder, on one fleet.
-const GUIDES: [&str; 13] = [
+const GUIDES: [&str; 14] = [
     "getting-started.md",
     "clusters.md",
     "concepts.md",
@@ -27,6 +27,7 @@ const GUIDES: [&str; 13] = [
     "health.md",
     "drift.md",
     "deleting.md",
+    "backup-and-restore.md",
     "troubleshooting.md",
     "standalone.md",
 ];
