@@ -1,11 +1,11 @@
 //! The format of an inventory in ConfigMaps on the member.
 //!
 //! A shard is text. The first line has the format version and the number of shards, and in the first shard, since
-//! ADR 40, `hub=` and the number of the write that last changed what the member has of the owner. Each further line is one entry:
-//! group, kind, namespace, name and UID, separated by tabs, and, where they are known, the origin (`created` or
-//! `adopted`) and the number of objects of which the deletion of this one is held. Later versions may add fields to the
-//! end of a line and attributes to the first one; a reader ignores what it does not know. An unknown format is an
-//! error: reading it as empty would forget the objects on the member.
+//! ADR 40, `hub=` and the number of the last write. Each further line is one entry: group, kind, namespace, name and
+//! UID, separated by tabs, and, where they are known, the origin (`created` or `adopted`) and the number of objects of
+//! which the deletion of this one is held. Later versions may add fields to the end of a line and attributes to the
+//! first one; a reader ignores what it does not know. An unknown format is an error: reading it as empty would forget
+//! the objects on the member.
 
 use std::fmt::Write as _;
 
