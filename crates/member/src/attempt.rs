@@ -6,8 +6,8 @@ use starling_core::restore::WriteNumber;
 use tokio::sync::{Mutex, OnceCell};
 use tokio::time::Instant;
 
-use super::inventory::Stored;
 use super::resource::Groups;
+use super::stored::Held;
 
 /// One call of the public API, such as an apply or a drift check: its deadline, and what discovery has already fetched.
 #[derive(Debug)]
@@ -25,13 +25,6 @@ pub(super) struct Attempt {
     pub(super) held: Mutex<Option<Held>>,
     /// The number of the writes; set by the first of them.
     pub(super) number: OnceCell<WriteNumber>,
-}
-
-/// The inventory that an attempt has read, and that it keeps up to date.
-#[derive(Debug)]
-pub(super) struct Held {
-    pub(super) owner: String,
-    pub(super) stored: Stored,
 }
 
 impl Attempt {

@@ -22,32 +22,12 @@ use super::call::{Call, JSON, METADATA, Operation};
 use super::error::MemberError;
 use super::metadata::Partial;
 use super::paths;
+use super::stored::{Stored, Version};
 use super::transport::Member;
 
 /// Maximum number of shards that are read: 65,000 objects, three times the limit of a render. Bounds the reads from a
 /// member that always returns one more shard.
 const SHARDS_LIMIT: usize = 16;
-
-/// An inventory and the versions of its shards on the member.
-#[derive(Debug, Default)]
-pub(super) struct Stored {
-    pub(super) inventory: Inventory,
-    /// The number of the last write, which the first shard gets with each write of it.
-    pub(super) number: Option<WriteNumber>,
-    /// The text of the first shard.
-    pub(super) first: String,
-    /// The version of each shard, as last read or written.
-    pub(super) versions: Vec<Version>,
-}
-
-/// The version of an object; both fields are empty if it does not exist. Sent with a write, so that the member rejects
-/// an update of a changed object (`resourceVersion`) and a new creation of a deleted one (`uid`).
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct Version {
-    uid: String,
-    resource_version: String,
-}
 
 /// One shard, as read from the member.
 struct ShardRead {

@@ -1,0 +1,169 @@
+//! The numbers of writes, by which a management cluster that was set back is noticed (ADR 40).
+//!
+//! An attempt compares the number in the inventory before it writes anything, and takes a number of its own before its
+//! first write. The inventory has this number before any object is written: whatever becomes of the attempt, the member
+//! remembers it.
+
+use starling_core::inventory::Inventory;
+use starling_core::inventory::format;
+use starling_core::restore::WriteNumber;
+use tokio::time::{Instant, timeout_at};
+
+use super::attempt::Attempt;
+use super::error::MemberError;
+use super::numbers::WriteNumbers;
+use super::stored::{Held, Stored};
+use super::transport::Member;
+
+impl Member {
+    /// Returns the number of the last write to the objects of an owner; `None` if the member has none.
+    ///
+    /// # Errors
+    /// As [`Self::read_inventory`].
+    pub async fn last_write(
+        &self,
+        owner: &str,
+        deadline: Instant,
+    ) -> Result<Option<WriteNumber>, MemberError> {
+        Ok(self.read_stored(owner, &Attempt::until(deadline)).await?.number)
+    }
+
+    /// Returns the number of the last removal of a Sync of an installation; `None` if there was none.
+    ///
+    /// # Errors
+    /// As [`Self::read_inventory`].
+    pub async fn last_removal(
+        &self,
+        installation: &str,
+        deadline: Instant,
+    ) -> Result<Option<WriteNumber>, MemberError> {
+        self.read_removal(installation, &Attempt::until(deadline)).await
+    }
+
+    /// Reads the inventory for an attempt, and keeps it in the attempt. Returns its entries.
+    ///
+    /// # Errors
+    /// [`MemberError::SetBack`] if the management cluster does not know the number in it.
+    pub(super) async fn hold_inventory(
+        &self,
+        owner: &str,
+        attempt: &Attempt,
+    ) -> Result<Inventory, MemberError> {
+        let stored = self.read_stored(owner, attempt).await?;
+        if let Some(numbers) = self.numbers() {
+            self.check_number(numbers, &stored, attempt).await?;
+        }
+        let inventory = stored.inventory.clone();
+        *attempt.held.lock().await = Some(Held {
+            owner: owner.to_owned(),
+            stored,
+        });
+        Ok(inventory)
+    }
+
+    /// Checks the number in the inventory. If there is none, the Sync may have been removed in a past that the
+    /// management cluster lost.
+    async fn check_number(
+        &self,
+        numbers: &dyn WriteNumbers,
+        stored: &Stored,
+        attempt: &Attempt,
+    ) -> Result<(), MemberError> {
+        if let Some(found) = &stored.number {
+            return Ok(numbers.check(found).await?);
+        }
+        if !stored.versions.is_empty() {
+            // An earlier version wrote it.
+            return Ok(());
+        }
+        match self.read_removal(numbers.installation(), attempt).await? {
+            Some(found) => Ok(numbers.check(&found).await?),
+            None => Ok(()),
+        }
+    }
+
+    /// Writes the inventory of an attempt, unless it is unchanged.
+    ///
+    /// # Errors
+    /// As [`Self::write_stored`], and if there is no number for the write.
+    pub(super) async fn write_held(&self, desired: &Inventory, attempt: &Attempt) -> Result<(), MemberError> {
+        let mut held = attempt.held.lock().await;
+        let Some(Held { owner, stored }) = held.as_mut() else {
+            return Ok(());
+        };
+        if stored.inventory == *desired {
+            return Ok(());
+        }
+        let number = self.number(attempt).await?;
+        if let (Some(numbers), Some(number), true) = (self.numbers(), &number, desired.is_empty()) {
+            self.write_removal(numbers.installation(), number, attempt)
+                .await?;
+        }
+        stored.number = number.or(stored.number.take());
+        self.write_stored(owner, stored, desired, attempt).await
+    }
+
+    /// Allows the first write of an object: takes a number and writes it to the inventory, if the inventory does not
+    /// have it yet.
+    pub(super) async fn before_write(&self, attempt: &Attempt) -> Result<(), MemberError> {
+        let Some(numbers) = self.numbers() else {
+            return Ok(());
+        };
+        // Requests of probes and checks write no objects.
+        if attempt.held.lock().await.is_none() {
+            return Ok(());
+        }
+        if let Some(refusal) = numbers.refusal() {
+            return Err(refusal.into());
+        }
+        let number = self.number(attempt).await?;
+        let mut held = attempt.held.lock().await;
+        let Some(Held { owner, stored }) = held.as_mut() else {
+            return Ok(());
+        };
+        match number {
+            Some(number) if stored.number.as_ref() != Some(&number) => {
+                self.write_number(owner, stored, number, attempt).await
+            }
+            // A member without an inventory gets one with the claim, before any object.
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// Writes the number to the first shard, whose entries stay.
+    async fn write_number(
+        &self,
+        owner: &str,
+        stored: &mut Stored,
+        number: WriteNumber,
+        attempt: &Attempt,
+    ) -> Result<(), MemberError> {
+        let Some(version) = stored.versions.first_mut() else {
+            return Ok(());
+        };
+        let text = format::with_number(&stored.first, &number);
+        let name = format::shard_name(owner, 0);
+        *version = self
+            .as_kubeconfig_user()
+            .write_shard(&name, version, &text, attempt)
+            .await?;
+        stored.first = text;
+        stored.number = Some(number);
+        Ok(())
+    }
+
+    /// Returns the number of an attempt, which is taken once; `None` if nobody counts.
+    async fn number(&self, attempt: &Attempt) -> Result<Option<WriteNumber>, MemberError> {
+        let Some(numbers) = self.numbers() else {
+            return Ok(None);
+        };
+        let taken = attempt
+            .number
+            .get_or_try_init(async || numbers.take().await.map_err(MemberError::from));
+        let taken = timeout_at(attempt.deadline, taken).await;
+        let taken = taken.map_err(|elapsed| MemberError::NoNumber {
+            source: elapsed.into(),
+        })?;
+        Ok(Some(taken?.clone()))
+    }
+}
