@@ -1,0 +1,301 @@
+//! Looks at one cluster: which of its writes the management cluster does not know, and what its Syncs would change.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use anyhow::Context;
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
+use kube::ResourceExt;
+use starling_api::{Cluster, ConflictPolicy, SyncResource, SyncTemplate};
+use starling_core::apply::SiblingObjects;
+use starling_core::expand::{self, ClusterFacts};
+use starling_core::object::ObjectId;
+use starling_core::preview::{ClusterPreview, ObjectChange};
+use starling_core::restore::{KnownWrites, WriteNumber};
+use starling_core::revision::Revision;
+use starling_core::target::{self, Owner};
+use starling_member::{Member, MemberError, PreviewJob, Siblings};
+use tokio::time::Instant;
+
+use super::{LostWrite, Restored, ToolOptions, Workspace, dry_run};
+use crate::cli::lists;
+use crate::controller::artifacts::reference;
+use crate::controller::builds::EntryAt;
+use crate::controller::manifests::Rendered;
+use crate::controller::object_key::ObjectKey;
+
+/// What was seen on one cluster.
+pub(super) struct Looked<'a> {
+    workspace: &'a Workspace,
+    restored: &'a Restored,
+    known: &'a KnownWrites,
+    tools: &'a ToolOptions,
+    /// What would change.
+    pub(super) preview: ClusterPreview,
+    /// The writes that the management cluster does not know.
+    pub(super) lost: Vec<LostWrite>,
+}
+
+/// A Sync that would be applied.
+struct Part {
+    name: String,
+    namespace: String,
+    owner: String,
+    template: SyncTemplate,
+    rendered: Arc<Rendered>,
+}
+
+impl<'a> Looked<'a> {
+    pub(super) fn new(
+        workspace: &'a Workspace,
+        restored: &'a Restored,
+        known: &'a KnownWrites,
+        tools: &'a ToolOptions,
+    ) -> Self {
+        Self {
+            workspace,
+            restored,
+            known,
+            tools,
+            preview: ClusterPreview::default(),
+            lost: Vec::new(),
+        }
+    }
+}
+
+impl Looked<'_> {
+    /// Looks at one cluster.
+    pub(super) async fn look(&mut self, key: &ObjectKey) {
+        let syncs = self.restored.syncs.get(key).map_or(&[][..], Vec::as_slice);
+        let Some(cluster) = self.restored.clusters.get(key) else {
+            self.preview.notes.push("the Cluster does not exist".to_owned());
+            return;
+        };
+        if cluster.spec.suspend {
+            self.preview.suspended = true;
+            return;
+        }
+        let member = match dry_run::connect(self.workspace, cluster).await {
+            Ok(member) => member,
+            Err(error) => return self.preview.fail_unknown("", crate::chain(error.as_ref())),
+        };
+        let deadline = Instant::now() + self.tools.timeout;
+        let removal = member.last_removal(&self.workspace.installation, deadline);
+        self.record(key, "", "a Sync was removed".to_owned(), removal.await);
+        for (name, owner) in self.owners(key, cluster, syncs) {
+            let deadline = Instant::now() + self.tools.timeout;
+            let found = member.last_write(&owner, deadline).await;
+            self.record(key, &name, name.clone(), found);
+        }
+        let mut parts = Vec::new();
+        for sync in syncs {
+            parts.extend(self.part(cluster, sync).await);
+        }
+        for part in &parts {
+            self.dry_run(&member, part, &parts).await;
+        }
+    }
+
+    /// Records a number that was read, if the management cluster does not know it.
+    fn record(
+        &mut self,
+        key: &ObjectKey,
+        name: &str,
+        of: String,
+        found: Result<Option<WriteNumber>, MemberError>,
+    ) {
+        match found {
+            Ok(Some(number)) if !self.known.knows(&number) => self.lost.push(LostWrite {
+                cluster: key.to_string(),
+                of,
+                number,
+            }),
+            Ok(_) => {}
+            Err(error) => self.preview.fail_unknown(name, crate::chain(&error)),
+        }
+    }
+
+    /// Returns the names and the owners of the Syncs on a cluster, and of those that groups would create: a cluster or
+    /// an entry from after the backup has no Sync yet.
+    fn owners(&self, key: &ObjectKey, cluster: &Cluster, syncs: &[SyncResource]) -> BTreeMap<String, String> {
+        let mut owners: BTreeMap<String, String> =
+            syncs.iter().map(|sync| (name(sync), self.owner(sync))).collect();
+        for group in self.restored.groups.values() {
+            let selector = expand::selector(&group.spec.cluster_selector);
+            let selects = selector.is_ok_and(|selector| lists::is_selected(&selector, cluster));
+            if group.namespace().unwrap_or_default() != key.namespace || !selects {
+                continue;
+            }
+            for entry in &group.spec.syncs {
+                let of = Owner::Entry {
+                    group: &group.name_any(),
+                    entry: &entry.name,
+                };
+                let owner = target::owner(&self.workspace.installation, &key.namespace, of);
+                owners.insert(format!("{}/{}", group.name_any(), entry.name), owner);
+            }
+        }
+        owners
+    }
+
+    fn owner(&self, sync: &SyncResource) -> String {
+        let (namespace, own) = (sync.namespace().unwrap_or_default(), sync.name_any());
+        let owner = match &sync.spec.group_ref {
+            Some(of) => Owner::Entry {
+                group: &of.name,
+                entry: &of.entry,
+            },
+            None => Owner::Alone { sync: &own },
+        };
+        target::owner(&self.workspace.installation, &namespace, owner)
+    }
+
+    /// Builds what a Sync would apply; `None` if it would apply nothing.
+    async fn part(&mut self, cluster: &Cluster, sync: &SyncResource) -> Option<Part> {
+        let name = name(sync);
+        if let Some(note) = self.is_not_applied(sync) {
+            self.preview.notes.push(format!("{name}: {note}"));
+            return None;
+        }
+        match self.build(cluster, sync).await {
+            Ok(built) => {
+                let (template, rendered) = built?;
+                Some(Part {
+                    name,
+                    namespace: sync.namespace().unwrap_or_default(),
+                    owner: self.owner(sync),
+                    template,
+                    rendered,
+                })
+            }
+            Err(error) => {
+                self.preview.fail(&name, crate::chain(error.as_ref()));
+                None
+            }
+        }
+    }
+
+    /// Why a Sync would not be applied.
+    fn is_not_applied(&self, sync: &SyncResource) -> Option<&'static str> {
+        let namespace = sync.namespace().unwrap_or_default();
+        let group = sync.spec.group_ref.as_ref();
+        let group = group.and_then(|of| self.restored.groups.get(&ObjectKey::new(&namespace, &of.name)));
+        if sync.metadata.deletion_timestamp.is_some() {
+            Some("the Sync is being deleted, with its objects if deletionPolicy says so")
+        } else if group.is_some_and(|group| group.metadata.deletion_timestamp.is_some()) {
+            Some("the SyncGroup is being deleted, with all objects if deletionPolicy says so")
+        } else if sync.spec.template.suspend {
+            Some("the Sync is suspended")
+        } else {
+            None
+        }
+    }
+
+    /// Renders a Sync; `None` while it has no revision.
+    async fn build(
+        &self,
+        cluster: &Cluster,
+        sync: &SyncResource,
+    ) -> anyhow::Result<Option<(SyncTemplate, Arc<Rendered>)>> {
+        let namespace = sync.namespace().unwrap_or_default();
+        let template = match &sync.spec.group_ref {
+            Some(_) => sync.spec.template.clone(),
+            None => expand::resolve(&sync.spec.template, &ClusterFacts::of(cluster))?,
+        };
+        let named = &template.source_ref.name;
+        let source = self.restored.sources.get(&ObjectKey::new(&namespace, named));
+        let source = source.with_context(|| format!("Source {namespace}/{named} not found"))?;
+        let latest = source.status.as_ref().map(|status| status.revision.as_str());
+        let revision = match (sync.spec.revision.as_str(), &sync.spec.group_ref) {
+            ("", Some(_)) => return Ok(None),
+            ("", None) => latest.unwrap_or_default(),
+            (revision, _) => revision,
+        };
+        if revision.is_empty() {
+            return Ok(None);
+        }
+        let parsed: Revision = revision.parse()?;
+        let own = sync.name_any();
+        let at = EntryAt {
+            name: &own,
+            source,
+            revision,
+            reference: reference(source, &parsed),
+        };
+        let owner = self.owner(sync);
+        let rendered = self.workspace.builder().render(&at, &template, &owner).await?;
+        Ok(Some((template, rendered)))
+    }
+
+    async fn dry_run(&mut self, member: &Member, part: &Part, parts: &[Part]) {
+        let Part {
+            name,
+            namespace,
+            owner,
+            template,
+            rendered,
+        } = part;
+        let account = template.service_account_name.as_str();
+        let member = match account {
+            "" => Ok(member.clone()),
+            account => member.impersonating(namespace, account),
+        };
+        let member = match member {
+            Ok(member) => member,
+            Err(error) => return self.preview.fail(name, crate::chain(&error)),
+        };
+        let others = || parts.iter().filter(|other| other.owner != *owner);
+        let objects = others().flat_map(|other| &other.rendered.set.objects);
+        let siblings = OtherSyncs(objects.map(|object| object.key.clone()).collect());
+        let owners = others().map(|other| other.owner.clone()).collect();
+        let found = member
+            .preview(PreviewJob {
+                owner,
+                desired: &rendered.set,
+                prune: template.prune,
+                allow_empty: template.allow_empty,
+                conflicts_override: template.conflicts == ConflictPolicy::Override,
+                recreate: template.force,
+                siblings: &siblings,
+                handed_over_by: &owners,
+                approved: "",
+                deadline: Instant::now() + self.tools.timeout,
+            })
+            .await;
+        let changes = found.changes.into_iter().map(|(key, change)| ObjectChange {
+            entry: name.clone(),
+            key,
+            change,
+        });
+        self.preview.changes.extend(changes);
+        for (_, error) in &found.failures {
+            self.preview.fail(name, crate::chain(error));
+        }
+        if let Some(error) = &found.interrupted {
+            self.preview.fail_unknown(name, crate::chain(error));
+        }
+        if let Some(blocker) = &found.prune_blocker {
+            dry_run::report_blocker(&mut self.preview, name, blocker);
+        }
+    }
+}
+
+/// The name that Syncs of an entry have in common, so that clusters with equal changes are shown together.
+fn name(sync: &SyncResource) -> String {
+    match &sync.spec.group_ref {
+        Some(of) => format!("{}/{}", of.name, of.entry),
+        None => format!("Sync {}", sync.name_any()),
+    }
+}
+
+/// The objects of the other Syncs on the same cluster.
+#[derive(Debug)]
+struct OtherSyncs(BTreeSet<ObjectId>);
+
+impl Siblings for OtherSyncs {
+    fn objects(&self) -> BoxFuture<'_, SiblingObjects> {
+        let keys = self.0.clone();
+        async { SiblingObjects::Known(keys) }.boxed()
+    }
+}
