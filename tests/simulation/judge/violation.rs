@@ -37,6 +37,12 @@ pub(crate) enum Rule {
     Isolation,
     /// I6: no deletion without positive knowledge.
     Deletion,
+    /// I6: a group deletes a Sync only when its removal may begin.
+    Removal,
+    /// I6: the objects of a deleted Sync go in the order of their steps.
+    DeletionOrder,
+    /// I6: what was there before Starling is not deleted where its deletion deletes others.
+    Adopted,
     /// I6: an object is in the inventory before it is written.
     NotListed,
     /// I7: every wait has a reason and a time.

@@ -23,7 +23,7 @@ const APPROVAL_MINIMUM: usize = 10;
 
 /// Identifies the controller's deletions on the management cluster. They have no field manager, and the controller's
 /// client has no user agent; a test that acts as an operator has to set one.
-const AGENTS: [&str; 3] = [FIELD_MANAGER, GROUP_MANAGER, ""];
+pub(super) const AGENTS: [&str; 3] = [FIELD_MANAGER, GROUP_MANAGER, ""];
 
 /// Starling deletes an object on a member only if all of this is true:
 ///
@@ -92,7 +92,7 @@ fn deletions_of(world: &World<'_>, cluster: &str, member: &Member<'_>, found: &m
 }
 
 /// Whether the deletion had begun before, so that this write only completes it.
-fn had_begun(member: &Member<'_>, write: &Write) -> bool {
+pub(super) fn had_begun(member: &Member<'_>, write: &Write) -> bool {
     let versions = member.versions(&write.key());
     let place = versions
         .iter()
@@ -209,7 +209,7 @@ fn is_recreated(member: &Member<'_>, target: &Target, key: &Key, write: &Write) 
         .any(|version| version.write.verb == Verb::Write && uid(&version.write.object) != uid(&write.object))
 }
 
-fn is_being_deleted(timeline: &SyncTimeline<'_>, write: &Write) -> bool {
+pub(super) fn is_being_deleted(timeline: &SyncTimeline<'_>, write: &Write) -> bool {
     timeline.track.at(write.at).is_some_and(|version| {
         let sync = &version.object;
         sync.metadata.deletion_timestamp.is_some()

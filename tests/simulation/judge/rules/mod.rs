@@ -8,6 +8,7 @@ mod idle_writes;
 mod inventory;
 mod limits;
 mod reasons;
+mod removals;
 mod rollbacks;
 mod slots;
 mod stages;
@@ -21,7 +22,7 @@ use super::world::World;
 type Check = fn(&World<'_>) -> Vec<Violation>;
 
 /// All rules.
-pub(crate) const ALL: [Check; 17] = [
+pub(crate) const ALL: [Check; 19] = [
     claims::claims_are_true,
     claims::health_is_of_the_applied_target,
     claims::groups_report_their_clusters,
@@ -36,6 +37,8 @@ pub(crate) const ALL: [Check; 17] = [
     converged::others_converge,
     converged::other_objects_are_applied_and_failures_are_named,
     deletions::deletions_have_a_reason,
+    removals::removals_wait,
+    removals::objects_go_in_order,
     reasons::waits_are_explained,
     suspended::nothing_is_written_while_suspended,
     idle_writes::nothing_is_written_while_idle,

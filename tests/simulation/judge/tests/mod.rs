@@ -4,6 +4,7 @@ mod accepted;
 mod fleet;
 mod recorded;
 mod rejected;
+mod removals;
 mod script;
 mod staged;
 mod tamper;

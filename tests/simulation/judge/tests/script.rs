@@ -54,7 +54,7 @@ impl Script {
         });
         script.edit("SyncGroup", "shop", "kubectl", |group| {
             group["spec"] = json!({
-                "clusterSelector": {"matchLabels": {"fleet": "yes"}},
+                "clusterSelector": {"matchLabels": {"fleet": "yes"}}, "unselectedGrace": "0s",
                 "syncs": [{"name": "app", "sourceRef": {"name": "shop"}, "path": "./app", "timeout": "10s"}],
                 "rolloutStrategy": {"maxConcurrency": 2, "maxFailures": 0, "progressDeadline": "10m"},
             });
