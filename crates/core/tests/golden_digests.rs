@@ -1,0 +1,129 @@
+//! Digests that are stored in status, annotations, records and approvals, of fixed values.
+//!
+//! A digest that moves with an upgrade rolls every cluster out again, forgets the kept releases, and makes approvals
+//! name nothing. A field that is added to a template therefore has to be left out of the JSON while it has its default
+//! (`skip_serializing_if`): the digests of templates without the field stay as they are. A failure of this test is
+//! mended in the type, not here.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+use starling_api::{IntOrPercent, SyncTemplate};
+use starling_core::digest::hash64;
+use starling_core::inventory::{Entry, Inventory, Listed};
+use starling_core::membership::{Deselection, Members, deselection};
+use starling_core::object::ObjectId;
+use starling_core::target::{Owner, of_release, of_sync, owner};
+
+const REVISION: &str = "main@sha1:6f1c4f9f0d2b7f3d8a55c1f0d7f4bb0c9a1e2d3c";
+
+fn template(json: Value) -> SyncTemplate {
+    serde_json::from_value(json).unwrap()
+}
+
+fn minimal() -> SyncTemplate {
+    template(json!({"sourceRef": {"name": "shop"}}))
+}
+
+/// Every field with its default, as an API server with the definitions stores it.
+fn defaults() -> SyncTemplate {
+    template(json!({
+        "sourceRef": {"name": "shop"}, "path": "./", "prune": true, "allowEmpty": false, "wait": true, "timeout": "5m",
+        "interval": "10m", "retryInterval": "30s", "force": false, "conflicts": "Report", "deletionPolicy": "Orphan",
+        "suspend": false,
+    }))
+}
+
+/// Every field of the first version, with another value.
+fn full() -> SyncTemplate {
+    template(json!({
+        "sourceRef": {"name": "shop"}, "path": "./clusters/eu", "targetNamespace": "shop",
+        "substitute": {"REGION": "eu", "NAME": "$(cluster.name)"}, "prune": false, "allowEmpty": true, "wait": false,
+        "timeout": "2m", "interval": "30m", "retryInterval": "10s", "force": true, "conflicts": "Override",
+        "ignore": [{"paths": ["/spec/replicas"], "target": {"kind": "Deployment"}}], "dependsOn": [{"name": "crds"}],
+        "serviceAccountName": "deployer", "decryption": {"provider": "sops", "secretRef": {"name": "age"}},
+        "deletionPolicy": "Delete",
+    }))
+}
+
+fn deselected() -> String {
+    let names = |names: &[&str]| {
+        names
+            .iter()
+            .map(|name| (*name).to_owned())
+            .collect::<BTreeSet<_>>()
+    };
+    let found = deselection(Members {
+        previous: &names(&["eu", "us"]),
+        selected: &names(&[]),
+        unknown: &names(&[]),
+        allowed: IntOrPercent::Percent(20),
+        approved: "",
+    });
+    match found {
+        Deselection::Held(held) => held.digest,
+        Deselection::Free(clusters) => format!("not held: {clusters:?}"),
+    }
+}
+
+fn inventory() -> String {
+    let object = |kind: &str, name: &str| Entry {
+        key: ObjectId {
+            group: String::new(),
+            kind: kind.into(),
+            namespace: "shop".into(),
+            name: name.into(),
+        },
+        listed: Listed::default(),
+    };
+    [object("ConfigMap", "settings"), object("Secret", "token")]
+        .into_iter()
+        .collect::<Inventory>()
+        .digest()
+}
+
+#[test]
+fn stored_digests_do_not_move() {
+    let (first, second) = (minimal(), full());
+    let of_entry = Owner::Entry {
+        group: "web",
+        entry: "app",
+    };
+    let found = [
+        ("target, minimal", of_sync(REVISION, &first)),
+        ("target, all fields", of_sync(REVISION, &second)),
+        (
+            "release",
+            of_release(&[("app", REVISION, &first), ("infra", REVISION, &second)]),
+        ),
+        ("owner of an entry", owner("installation", "fleet", of_entry)),
+        (
+            "owner alone",
+            owner("installation", "fleet", Owner::Alone { sync: "web" }),
+        ),
+        ("deselection", deselected()),
+        ("inventory", inventory()),
+        ("hash", hash64(&["cluster-uid", "release"]).to_string()),
+    ];
+    let found: Vec<String> = found
+        .iter()
+        .map(|(name, digest)| format!("{name}: {digest}"))
+        .collect();
+    assert_eq!(found, GOLDEN);
+}
+
+#[test]
+fn a_field_that_is_set_to_its_default_is_no_change() {
+    assert_eq!(of_sync(REVISION, &defaults()), of_sync(REVISION, &minimal()));
+}
+
+const GOLDEN: [&str; 8] = [
+    "target, minimal: sha256:152391252069843ff6936eafe37613f37805cbd00b65bcd7718ec7048de9b5cb",
+    "target, all fields: sha256:a38bea484bde30fb6fc1aa4c3a2576fc896f03e5ee53fd98eb3fc8a232132b1b",
+    "release: sha256:4f3d8fabe11788e4814d87772b592ad21bd21b6639dfa5e91d91d78ee56fee59",
+    "owner of an entry: 81cec152f5af231b1ce2edefc7058c5a",
+    "owner alone: 571c3127ce492bc3b284a137ef02e86b",
+    "deselection: sha256:24d9ad6f114c858f4bed016de3fdabfa1c55728e8a70371b00cc274ec32e8f61",
+    "inventory: sha256:a70edc6cf0c75ea788b7be1760437f82ee98fea565172a1e7bab0558be37eeff",
+    "hash: 13971820372112967413",
+];
