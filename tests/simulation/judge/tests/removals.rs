@@ -62,7 +62,7 @@ fn one_leaves(more: &Value) -> Script {
 
 fn suspend_sync(script: &mut Script, suspended: bool) {
     script.edit("Sync", &sync("c"), "starling", |sync| {
-        sync["spec"]["suspend"] = suspended.into()
+        sync["spec"]["suspend"] = suspended.into();
     });
 }
 
@@ -177,7 +177,7 @@ const BAD: [Case; 18] = [
             drop(
                 spec.as_object_mut()
                     .and_then(|spec| spec.remove("unselectedGrace")),
-            )
+            );
         });
         select(&mut script, "c", false);
         script.wait(290);
@@ -199,7 +199,7 @@ const BAD: [Case; 18] = [
         || {
             let mut script = deleting(&json!({"unselectedGrace": "2m", "maxUnselected": "100%"}));
             edit_group(&mut script, |spec| {
-                spec["clusterSelector"] = json!({"matchLabels": {"fleet": "other"}})
+                spec["clusterSelector"] = json!({"matchLabels": {"fleet": "other"}});
             });
             script.wait(30);
             begin(&mut script, "c");
@@ -230,7 +230,7 @@ const BAD: [Case; 18] = [
         || {
             let mut script = deleting(&json!({"maxUnselected": "100%"}));
             edit_group(&mut script, |spec| {
-                spec["rolloutStrategy"]["maxConcurrency"] = 1.into()
+                spec["rolloutStrategy"]["maxConcurrency"] = 1.into();
             });
             for cluster in ["b", "c"] {
                 select(&mut script, cluster, false);
@@ -288,7 +288,9 @@ fn removals_that_break_one_rule_are_rejected() {
     assert!(failures.is_empty(), "{}", failures.join("\n\n"));
 }
 
-const GOOD: [(&str, fn() -> Script); 9] = [
+type GoodCase = (&'static str, fn() -> Script);
+
+const GOOD: [GoodCase; 9] = [
     ("after the group was resumed", || {
         let mut script = deleting(&json!({"suspend": true}));
         select(&mut script, "c", false);
