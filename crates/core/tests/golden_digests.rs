@@ -5,6 +5,11 @@
 //! (`skip_serializing_if`): the digests of templates without the field stay as they are. A failure of this test is
 //! mended in the type, not here.
 
+#![expect(
+    clippy::unwrap_used,
+    reason = "functions shared by the tests of a file are tests too"
+)]
+
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
