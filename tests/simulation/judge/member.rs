@@ -8,6 +8,9 @@ use starling_api::{FIELD_MANAGER, INVENTORY_PREFIX, OWNER_LABEL, SYSTEM_NAMESPAC
 
 use super::history::{Key, Verb, Write};
 
+/// Prefix of the ConfigMaps that have the number of the last removal of a Sync.
+const REMOVALS_PREFIX: &str = "starling-hub-";
+
 /// One version of an object.
 #[derive(Clone, Debug)]
 pub(crate) struct ObjectVersion<'h> {
@@ -131,8 +134,10 @@ pub(crate) fn is_own(write: &Write) -> bool {
 
 /// Whether an object on the member belongs to Starling and to no Sync.
 fn is_internal(key: &Key) -> bool {
-    let inventory = key.namespace == SYSTEM_NAMESPACE && key.name.starts_with(INVENTORY_PREFIX);
-    inventory || (key.kind == "Namespace" && key.name == SYSTEM_NAMESPACE)
+    let is_named = |prefix: &str| key.namespace == SYSTEM_NAMESPACE && key.name.starts_with(prefix);
+    is_named(INVENTORY_PREFIX)
+        || is_named(REMOVALS_PREFIX)
+        || (key.kind == "Namespace" && key.name == SYSTEM_NAMESPACE)
 }
 
 /// Returns `metadata.uid`.
