@@ -62,8 +62,8 @@ impl Claimant {
 ///
 /// `recorded` are the owners that the ledger has the object for; `label` is the owner label that was last observed on
 /// the object, if it is not ours. A settled owner with the object wants it and keeps it. An owner that is not settled,
-/// will not render the object, no longer has the object, or no longer has a Sync, hands it over. A label that belongs to no Sync of this
-/// installation is that of another installation, which cannot be asked: it keeps the object.
+/// will not render the object, no longer has the object, or no longer has a Sync, hands it over. A label that belongs
+/// to no Sync of this installation is that of another installation, which cannot be asked: it keeps the object.
 #[must_use]
 pub fn kept_by(
     key: &ObjectId,

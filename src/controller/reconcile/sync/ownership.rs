@@ -27,8 +27,8 @@ pub(super) struct Ownership {
     pub(super) handed_over: BTreeSet<ObjectId>,
 }
 
-/// Determines the ownership before `revision` is applied. `drifted` contains objects that were checked just now: another owner's label in their
-/// records no longer exists.
+/// Determines the ownership before `revision` is applied. `drifted` contains objects that were checked just now:
+/// another owner's label in their records no longer exists.
 pub(super) async fn ownership(
     context: SyncContext<'_>,
     observed: &Observed,

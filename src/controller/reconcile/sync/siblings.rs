@@ -6,8 +6,8 @@
 //!
 //! Syncs of the same group are at the same release in the end, so that what they will render is known; a sibling of the
 //! group that cannot be rendered stops a prune. Other groups roll out on their own: an object is handed over to them if
-//! they render it now, in their rollout, or at the head of their Source. One that cannot be rendered is skipped, because
-//! the mistake of one group must not stop the others.
+//! they render it now, in their rollout, or at the head of their Source. One that cannot be rendered is skipped,
+//! because the mistake of one group must not stop the others.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -319,8 +319,8 @@ impl SiblingsOf<'_> {
         OwnerLabel::new(self.context.installation, &self.observed.key.namespace, owner)
     }
 
-    /// Reports whether a Sync belongs to another group or, without a group, to another Source: it cannot have taken over
-    /// an object in the same release or commit.
+    /// Reports whether a Sync belongs to another group or, without a group, to another Source: it cannot have taken
+    /// over an object in the same release or commit.
     fn is_unrelated(&self, sibling: &SyncSpec) -> bool {
         let own = &self.observed.object.spec;
         let group = |spec: &SyncSpec| spec.group_ref.as_ref().map(|of| of.name.clone());
