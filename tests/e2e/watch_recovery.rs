@@ -88,6 +88,8 @@ async fn t18_after_a_compaction_everything_is_listed_again_and_a_missed_delete_i
         Ok(writes
             .iter()
             .filter(|request| request.method != Method::GET)
+            // Each attempt that writes records its number.
+            .filter(|request| !request.path.contains("/starling-inventory-"))
             .count())
     };
     assert_eq!((writes("m1")?, writes("m2")?), (1, 0));

@@ -151,9 +151,11 @@ impl Removal<'_, '_> {
             group == Some((&self.id.namespace, &self.id.name)) && is_alive(timeline)
         });
         let previous: BTreeSet<&str> = of_group.map(|timeline| timeline.cluster.as_str()).collect();
+        // Before the group was there, nothing had left it.
+        let was_lost = |cluster: &str| self.groups.at(known).is_some() && !self.is_selected(cluster, known);
         let lost = previous
             .iter()
-            .filter(|cluster| !self.is_selected(cluster, at) && !self.is_selected(cluster, known));
+            .filter(|cluster| !self.is_selected(cluster, at) && was_lost(cluster));
         let allowed = group.spec.max_unselected.of_rounded_down(previous.len()).max(1);
         let approved = group.metadata.annotations.as_ref();
         lost.count() > allowed && !approved.is_some_and(|all| all.contains_key(APPROVE_MEMBERSHIP))
