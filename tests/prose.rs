@@ -1,7 +1,8 @@
-//! The form of prose, and the words of serialised fields.
+//! The form of prose, and the words of serialised fields and of names in code.
 //!
 //! Comments and documentation have lines of at most 120 characters, which rustfmt does not enforce: it leaves comments
-//! as they are. Programs read serialised names, so a retired word must not survive there behind a `rename`.
+//! as they are. Programs read serialised names, so a retired word must not survive there behind a `rename`. Readers
+//! know the words of `docs/GLOSSARY.md`, so the names of types, functions and modules have no retired word either.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,6 +12,47 @@ const WIDTH: usize = 120;
 
 /// Names that serialised fields had before `docs/GLOSSARY.md`, and must not have.
 const RETIRED: [&str; 4] = ["held", "look", "word", "words"];
+
+/// Words that `docs/GLOSSARY.md` replaced by those of Kubernetes, Flux and Argo CD. No type, function or module of
+/// [`SOURCES`] has one of them in its name, nor its plural; there are no exceptions.
+const RETIRED_IN_NAMES: [&str; 21] = [
+    "beside",
+    "contest",
+    "course",
+    "departure",
+    "desk",
+    "doubt",
+    "errand",
+    "eye",
+    "look",
+    "looked",
+    "mood",
+    "outlook",
+    "promise",
+    "room",
+    "roster",
+    "shelf",
+    "surrounding",
+    "told",
+    "unsure",
+    "wish",
+    "workshop",
+];
+
+/// Where names are checked. The embedded API server has the words of Kubernetes' own code.
+const SOURCES: [&str; 8] = [
+    "src",
+    "crates/api/src",
+    "crates/core/src",
+    "crates/git/src",
+    "crates/ledger/src",
+    "crates/member/src",
+    "crates/net/src",
+    "crates/render/src",
+];
+
+/// The keywords that a name of a type, function or module follows.
+const DEFINING: [&str; 7] = ["enum", "fn", "mod", "struct", "trait", "type", "union"];
 
 /// Returns the width of a line without its URLs, which cannot be broken.
 fn width(line: &str) -> usize {
@@ -52,6 +94,53 @@ fn retired_names(source: &str) -> Vec<usize> {
     };
     let lines = source.lines().enumerate();
     let found = lines.filter(|(_, line)| is_retired(line));
+    found.map(|(index, _)| index + 1).collect()
+}
+
+/// Returns the lower-case words of a name in snake or camel case.
+fn words(name: &str) -> Vec<String> {
+    let mut words = vec![String::new()];
+    let mut last = '_';
+    let mut rest = name.chars().peekable();
+    while let Some(char) = rest.next() {
+        // The last capital of several belongs to the next word.
+        let ends_capitals = rest.peek().is_some_and(|next| next.is_lowercase());
+        if char == '_' || (char.is_uppercase() && (!last.is_uppercase() || ends_capitals)) {
+            words.push(String::new());
+        }
+        if let Some(word) = words.last_mut().filter(|_| char != '_') {
+            word.extend(char.to_lowercase());
+        }
+        last = char;
+    }
+    words.retain(|word| !word.is_empty());
+    words
+}
+
+/// Whether a name has a retired word.
+fn is_retired(name: &str) -> bool {
+    let is_retired = |word: &String| {
+        let singular = word.strip_suffix('s').unwrap_or(word);
+        RETIRED_IN_NAMES.contains(&word.as_str()) || RETIRED_IN_NAMES.contains(&singular)
+    };
+    words(name).iter().any(is_retired)
+}
+
+/// Returns the numbers of the lines of a Rust source that define a type, function or module with a retired word.
+fn retired_definitions(source: &str) -> Vec<usize> {
+    let is_part = |char: char| char.is_alphanumeric() || char == '_';
+    let defines_retired = |line: &str| {
+        let code = line.split("//").next().unwrap_or_default();
+        let tokens: Vec<&str> = code
+            .split(|char| !is_part(char))
+            .filter(|token| !token.is_empty())
+            .collect();
+        tokens
+            .windows(2)
+            .any(|pair| DEFINING.contains(&pair[0]) && is_retired(pair[1]))
+    };
+    let lines = source.lines().enumerate();
+    let found = lines.filter(|(_, line)| defines_retired(line));
     found.map(|(index, _)| index + 1).collect()
 }
 
@@ -104,6 +193,13 @@ fn serialised_fields_have_the_words_of_the_glossary() {
 }
 
 #[test]
+fn names_have_the_words_of_the_glossary() {
+    let all = places("rs", retired_definitions).unwrap().into_iter();
+    let found = all.filter(|place| SOURCES.iter().any(|folder| Path::new(place).starts_with(folder)));
+    assert_eq!(found.collect::<Vec<_>>(), Vec::<String>::new());
+}
+
+#[test]
 fn a_comment_is_long_by_characters_without_urls() {
     let of = |length: usize| "ä".repeat(length);
     for (source, expected) in [
@@ -145,5 +241,24 @@ fn a_retired_name_is_found_in_every_notation() {
         ("held: u32, // words", vec![]),
     ] {
         assert_eq!(retired_names(source), expected, "{source}");
+    }
+}
+
+#[test]
+fn a_retired_word_is_found_in_the_names_of_definitions() {
+    for (source, expected) in [
+        ("mod look;\nmod lookup;", vec![1]),
+        ("pub(super) struct Looked<'a> {", vec![1]),
+        (
+            "enum HTTPRoom {}\nstruct RosterIndex;\ntype Bedroom = u8;",
+            vec![1, 2],
+        ),
+        ("    async fn why_is_told(&self) {", vec![1]),
+        ("trait Wish {} // fine", vec![1]),
+        ("fn departures() {}\nfn who_left() {}", vec![1]),
+        ("// fn look()\nlet room = 1;\nlook(room);", vec![]),
+        ("fn unimplemented(look: u8) {}", vec![]),
+    ] {
+        assert_eq!(retired_definitions(source), expected, "{source}");
     }
 }

@@ -8,11 +8,16 @@ use clap::Args;
 use jiff::Timestamp;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
+use starling_core::apply::budget::read_kind;
+use starling_core::deletion_budget::Limits;
+use starling_core::object::GroupKind;
+use starling_net::rules::{AddressLists, ListedNetwork};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use super::{hub, kube_errors};
+use crate::controller::deletion_budgets::DeletionSettings;
 use crate::controller::{Controller, Readiness, Settings};
 use crate::server;
 
@@ -50,6 +55,21 @@ pub(super) struct WorkArguments {
     /// Path of sops. Default: sops on PATH
     #[arg(long, value_name = "FILE")]
     sops: Option<PathBuf>,
+    /// Maximum deletions of the whole installation within a window, such as objects=500,clusters=20,window=1h. Default:
+    /// no limit; each SyncGroup has one of its own
+    #[arg(long, value_name = "LIMITS")]
+    deletion_budget: Option<Limits>,
+    /// Kind whose deletion requires an approval, because it deletes others, such as cluster.x-k8s.io/Cluster.
+    /// Repeatable. Namespaces, CustomResourceDefinitions, PersistentVolumes and PersistentVolumeClaims always do
+    #[arg(long, value_name = "GROUP/KIND", value_parser = read_kind)]
+    confirm_deletion_of: Vec<GroupKind>,
+    /// Network that may be connected to, such as 10.0.0.0/8; with git=, members= or gates= in front, for these only.
+    /// Repeatable. Default: all, except link-local addresses and metadata servers, which are always refused
+    #[arg(long, value_name = "NETWORK")]
+    allowed_addresses: Vec<ListedNetwork>,
+    /// Network that is never connected to, also if it is allowed; written as for --allowed-addresses. Repeatable
+    #[arg(long, value_name = "NETWORK")]
+    denied_addresses: Vec<ListedNetwork>,
 }
 
 impl WorkArguments {
@@ -61,6 +81,14 @@ impl WorkArguments {
             concurrency: self.concurrency.into(),
             kustomize: self.kustomize,
             sops: self.sops,
+            deletions: DeletionSettings {
+                budget: self.deletion_budget,
+                confirm: self.confirm_deletion_of.into_iter().collect(),
+            },
+            addresses: AddressLists {
+                allowed: self.allowed_addresses,
+                denied: self.denied_addresses,
+            },
         }
     }
 }
@@ -115,6 +143,32 @@ pub(super) async fn hub_client(kubeconfig: Option<PathBuf>) -> anyhow::Result<Cl
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn invalid_limits_and_kinds_are_refused_with_an_example() {
+        use clap::FromArgMatches as _;
+        let parse = |arguments: &[&str]| {
+            let command = WorkArguments::augment_args(clap::Command::new("controller"));
+            let matches = command.try_get_matches_from([&["controller"], arguments].concat())?;
+            WorkArguments::from_arg_matches(&matches)
+        };
+        let valid = parse(&[
+            "--deletion-budget=objects=500,window=2h",
+            "--confirm-deletion-of=cluster.x-k8s.io/Cluster",
+            "--confirm-deletion-of=core/Secret",
+        ]);
+        let settings = valid.unwrap().settings("/data".into()).deletions;
+        assert_eq!((settings.confirm.len(), settings.budget.is_some()), (2, true));
+        for (argument, example) in [
+            ("--deletion-budget=objects", "objects=500,clusters=20,window=1h"),
+            ("--confirm-deletion-of=Cluster", "cluster.x-k8s.io/Cluster"),
+            ("--allowed-addresses=pods=10.0.0.0/8", "members="),
+            ("--denied-addresses=10.0.0.0/40", "10.0.0.0/8"),
+        ] {
+            let error = parse(&[argument]).unwrap_err().to_string();
+            assert!(error.contains(example), "{error}");
+        }
+    }
 
     #[tokio::test]
     async fn an_invalid_kubeconfig_is_named_and_not_quoted() {

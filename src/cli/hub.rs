@@ -16,6 +16,8 @@ use kube::{Api, Client, Resource, ResourceExt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use starling_api::FIELD_MANAGER;
+use starling_net::dial::host;
+use url::Host;
 
 /// The management cluster's name, and its context in the kubeconfig.
 pub(super) const MANAGEMENT: &str = "management";
@@ -57,14 +59,29 @@ where
 /// bounded and visible wait.
 pub(super) fn client_of(mut config: kube::Config) -> kube::Result<Client> {
     config.default_retry = false;
+    // As in Go's clients, `HTTPS_PROXY` is not for servers on this machine.
+    let server = config.cluster_url.host().map(host);
+    if server.is_some_and(|server| is_loopback(&server)) {
+        config.proxy_url = None;
+    }
     config.headers.push((USER_AGENT, HeaderValue::from_static(AGENT)));
     Client::try_from(config)
 }
 
-/// A client of a kubeconfig.
+fn is_loopback(server: &Host<String>) -> bool {
+    match server {
+        Host::Ipv4(address) => address.is_loopback(),
+        Host::Ipv6(address) => address.is_loopback(),
+        Host::Domain(name) => name == "localhost",
+    }
+}
+
+/// A client of the embedded API server.
 pub(super) async fn client(kubeconfig: &str) -> anyhow::Result<Client> {
     let kubeconfig = Kubeconfig::from_yaml(kubeconfig)?;
-    let config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
+    let mut config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
+    // It is a part of this process, whatever its address.
+    config.proxy_url = None;
     Ok(client_of(config)?)
 }
 

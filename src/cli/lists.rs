@@ -93,7 +93,8 @@ pub(super) async fn objects_of(caller: &Caller, group: SyncGroup) -> anyhow::Res
     })
 }
 
-async fn syncs(caller: &Caller, group: &SyncGroup) -> anyhow::Result<Syncs> {
+/// Lists the Syncs of a group.
+pub(super) async fn syncs(caller: &Caller, group: &SyncGroup) -> anyhow::Result<Syncs> {
     let name = group.name_any();
     let all: Vec<SyncResource> = all(caller).await?;
     Ok(all

@@ -17,10 +17,12 @@ mod logs;
 mod open_files;
 mod output;
 mod preview;
+mod removals;
 mod server;
 mod signals;
 mod simulate;
 mod tree;
+mod undelete;
 mod value;
 mod verify;
 mod wait;
@@ -47,6 +49,8 @@ enum Command {
     Abort(actions::PlainArguments),
     /// Approve a stage of a rollout
     Approve(actions::ApproveArguments),
+    /// Approve a list of deletions that is held, once
+    ApproveDeletions(actions::ApproveDeletionsArguments),
     /// Manage member clusters
     Cluster(cluster::ClusterArguments),
     /// Run the controller
@@ -85,6 +89,8 @@ enum Command {
     Skip(actions::SkipArguments),
     /// Show a group as a tree: Sources, stages, Clusters and Syncs
     Tree(tree::TreeArguments),
+    /// Keep objects that are no longer in git and wait for their deletion
+    Undelete(undelete::UndeleteArguments),
     /// Verify the journal of a group: its hash chain and the rules of every plan
     Verify(verify::VerifyArguments),
     /// Wait until a revision has rolled out to a whole group
@@ -134,6 +140,7 @@ pub fn run() -> anyhow::Result<ExitCode> {
         }
         Command::Abort(arguments) => run_as_caller(&logs, actions::plain(ActionType::Abort, arguments)),
         Command::Approve(arguments) => run_as_caller(&logs, actions::approve(arguments)),
+        Command::ApproveDeletions(arguments) => run_as_caller(&logs, actions::approve_deletions(arguments)),
         Command::Pause(arguments) => run_as_caller(&logs, actions::plain(ActionType::Pause, arguments)),
         Command::Promote(arguments) => run_as_caller(&logs, actions::promote(arguments)),
         Command::Release(arguments) => run_as_caller(&logs, actions::plain(ActionType::Release, arguments)),
@@ -145,6 +152,7 @@ pub fn run() -> anyhow::Result<ExitCode> {
         Command::History(arguments) => run_as_caller(&logs, history::run(arguments)),
         Command::Why(arguments) => run_as_caller(&logs, why::run(arguments)),
         Command::Tree(arguments) => run_as_caller(&logs, tree::run(arguments)),
+        Command::Undelete(arguments) => run_as_caller(&logs, undelete::run(arguments)),
     };
     done.map(|()| ExitCode::SUCCESS)
 }

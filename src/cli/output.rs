@@ -40,6 +40,8 @@ pub(super) struct Table {
     rows: Vec<Vec<String>>,
 }
 
+/// Clusters that a line names; the others are counted.
+const NAMED: usize = 8;
 /// Spaces between two columns.
 const GAP: usize = 3;
 
@@ -116,6 +118,22 @@ pub(super) fn duration(seconds: i64) -> String {
         (days, hours, _) if days < 8 => two(days, 'd', hours, 'h'),
         (days, ..) => format!("{days}d"),
     }
+}
+
+/// `3 clusters (a, b, c)`, `200 clusters (a, b, … and 198 more)`.
+pub(super) fn names(clusters: &[String]) -> String {
+    let plural = if clusters.len() == 1 { "" } else { "s" };
+    let shown = clusters
+        .iter()
+        .take(NAMED)
+        .map(String::as_str)
+        .collect::<Vec<_>>()
+        .join(", ");
+    let more = match clusters.len().checked_sub(NAMED) {
+        None | Some(0) => String::new(),
+        Some(more) => format!(" and {more} more"),
+    };
+    format!("{} cluster{plural} ({shown}{more})", clusters.len())
 }
 
 /// Prints a text; a closed pipe is not an error.

@@ -14,6 +14,7 @@ use super::caller::{Caller, CallerArguments};
 use super::duration::duration as parse_duration;
 use super::lists;
 use super::output::{self, Form, Table, duration};
+use super::removals;
 use super::value::InvalidValue;
 use crate::read_model::forecast::{self, GroupForecast, Scenario};
 
@@ -159,6 +160,7 @@ fn text(of_group: &GroupForecast) -> String {
     let GroupForecast {
         group,
         recorded,
+        removals,
         forecast,
     } = of_group;
     let end = match &forecast.end {
@@ -184,6 +186,7 @@ fn text(of_group: &GroupForecast) -> String {
         forecast.peak_concurrency,
         forecast.worst_unhealthy,
     );
+    text.push_str(&removals::text(removals));
     let when =
         |time: Option<Timestamp>| time.map_or_else(|| "-".to_owned(), |time| format!("+{}", took(time)));
     let mut table = Table::new(&["STAGE", "CLUSTERS", "STARTS", "COMPLETES"]);
@@ -204,9 +207,11 @@ mod tests {
     use std::collections::BTreeMap;
 
     use kube::core::SelectorExt as _;
+    use starling_api::DeletionPolicy;
     use starling_core::simulate::{Forecast, StageForecast};
 
     use super::*;
+    use crate::read_model::removals::{PlannedRemoval, RemovalCause};
 
     #[test]
     fn percentages_and_durations_are_parsed() {
@@ -264,11 +269,18 @@ mod tests {
         let expected = "SyncGroup shop: stops: 2 failed (limit 1)\n200 clusters, 12 with a recorded duration\n\
             started 2026-11-21T08:00:00Z, ended 2026-11-21T10:05:00Z (after 2h5m)\n5 updated, 2 failed\n\
             at most 4 in flight at once, at most 6 not healthy at once\n\
+            removes 12 objects on 3 clusters (a, b, c): the group no longer has entry old\n\
             STAGE    CLUSTERS   STARTS   COMPLETES\ncanary   3          +0s      -\n";
         assert_eq!(
             text(&GroupForecast {
                 group: "shop".into(),
                 recorded: 12,
+                removals: vec![PlannedRemoval {
+                    cause: RemovalCause::EntryRemoved { entry: "old".into() },
+                    policy: DeletionPolicy::Delete,
+                    objects: 12,
+                    clusters: vec!["a".into(), "b".into(), "c".into()],
+                }],
                 forecast,
             }),
             expected

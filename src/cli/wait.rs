@@ -35,8 +35,8 @@ pub(super) struct WaitArguments {
     /// Name of the SyncGroup
     #[arg(value_name = "GROUP")]
     group: String,
-    /// Revision to wait for: a tag, a commit, a commit prefix, or a revision as `status` shows it. Not a branch:
-    /// earlier rollouts have the name of the branch, too
+    /// Revision to wait for: a tag, a commit, a commit prefix, or a revision as in `.status` and `starling get`. Not
+    /// a branch: earlier rollouts have the name of the branch, too
     #[arg(long, value_name = "REVISION")]
     revision: String,
     /// Maximum time to wait, such as 30m, 90s or a number of seconds

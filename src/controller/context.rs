@@ -11,6 +11,7 @@ use super::caches::origins::OriginCache;
 use super::caches::pins::Pins;
 use super::caches::renders::RenderCache;
 use super::caches::{Caches, ClusterCaches, GroupCaches, ObjectCaches, SyncCaches, Times};
+use super::deletion_budgets::DeletionBudgets;
 use super::event_handlers::EventHandlers;
 use super::events::Events;
 use super::hub::Hub;
@@ -47,6 +48,8 @@ pub struct Context {
     pub start_rates: StartRates,
     /// The count of writes to members, and whether a restore was detected.
     pub writes: Arc<WriteCounter>,
+    /// The deletion budgets.
+    pub budgets: DeletionBudgets,
     /// The installation ID, which is part of every owner label.
     pub installation: String,
     /// Accepts `http://` and `file://` URLs.
@@ -136,6 +139,7 @@ impl Context {
             ledger: &*self.adapters.ledger,
             start_rates: &self.start_rates,
             writes: &self.writes,
+            budgets: &self.budgets,
             installation: &self.installation,
             allow_insecure_sources: self.allow_insecure_sources,
         }
@@ -155,8 +159,10 @@ impl Context {
             origins: &self.caches.source.origins,
             renders: &self.renders,
             ledger: &*self.adapters.ledger,
+            budgets: &self.budgets,
             web: &self.adapters.web,
             writes: &self.writes,
+            installation: &self.installation,
             allow_insecure_sources: self.allow_insecure_sources,
         }
     }
@@ -237,6 +243,8 @@ pub struct SyncContext<'a> {
     pub start_rates: &'a StartRates,
     /// The count of writes to members, and whether a restore was detected.
     pub writes: &'a Arc<WriteCounter>,
+    /// The deletion budgets.
+    pub budgets: &'a DeletionBudgets,
     /// The installation ID, which is part of every owner label.
     pub installation: &'a str,
     /// Accepts `http://` and `file://` URLs.
@@ -266,10 +274,14 @@ pub struct GroupContext<'a> {
     pub renders: &'a RenderCache,
     /// The ledger: rollouts, admissions and the journal.
     pub ledger: &'a dyn Ledger,
+    /// The deletion budgets.
+    pub budgets: &'a DeletionBudgets,
     /// The HTTP client for gates. Shared with gate tasks.
     pub web: &'a Arc<dyn Web>,
     /// The count of writes to members, and whether a restore was detected.
     pub writes: &'a Arc<WriteCounter>,
+    /// The installation ID, which is part of the identity of every group.
+    pub installation: &'a str,
     /// Accepts `http://` and `file://` URLs.
     pub allow_insecure_sources: bool,
 }

@@ -2,8 +2,8 @@
 
 use kube::ResourceExt;
 use starling_api::{
-    Cluster, DeletionPolicy, FINALIZER, RolloutAction, RolloutApproval, Source, SyncGroup, SyncResource,
-    SyncStatus,
+    Cluster, DeletionApproval, DeletionPolicy, FINALIZER, RolloutAction, RolloutApproval, Source, SyncGroup,
+    SyncResource, SyncStatus,
 };
 use starling_core::backoff::replan_delay;
 use starling_core::request::Requests;
@@ -146,14 +146,32 @@ impl EventHandlers<'_> {
         self.enqueue_group_of(&**action, &action.spec.group);
     }
 
+    /// Enqueues the Sync of an approval of deletions, or its group and the Syncs that the approval may be for.
+    pub fn on_deletion_approval(&self, change: &Change<DeletionApproval>, _by: ChangedBy) {
+        let approval = change.object();
+        let namespace = approval.namespace().unwrap_or_default();
+        if let Some(sync) = &approval.spec.sync {
+            self.queues.syncs.add(ObjectKey::new(&namespace, sync));
+        }
+        if let Some(group) = &approval.spec.group {
+            let group = ObjectKey::new(&namespace, group);
+            for sync in self.objects.syncs.of_group(&group).with_copies() {
+                if has_deletions(sync) {
+                    self.queues.syncs.add(ObjectKey::of(&**sync));
+                }
+            }
+            self.queues.groups.add(group);
+        }
+    }
+
     fn enqueue_group_of<K: ResourceExt>(&self, about: &K, group: &str) {
         let namespace = about.namespace().unwrap_or_default();
         self.queues.groups.add(ObjectKey::new(namespace, group));
     }
 
     /// Enqueues a SyncGroup (except after a write by its reconciler), and the Syncs that an edit of the group affects:
-    /// those with deletions that wait for an approval, which the group may now have, those whose finalizer no longer
-    /// matches the policy, and those with an open request of a reconcile.
+    /// those with deletions that wait for an approval, which the group may now have, or for a grace, or that used an
+    /// approval up, those whose finalizer no longer matches the policy, and those with an open request of a reconcile.
     pub fn on_group(&self, change: &Change<SyncGroup>, by: ChangedBy) {
         if !by.requires_reconcile(change) {
             return;
@@ -161,10 +179,7 @@ impl EventHandlers<'_> {
         let key = ObjectKey::of(&**change.object());
         let deletes = change.object().spec.deletion_policy == DeletionPolicy::Delete;
         for sync in self.objects.syncs.of_group(&key).with_copies() {
-            let waits = sync
-                .status
-                .as_ref()
-                .is_some_and(|status| status.held_deletions.is_some());
+            let waits = has_deletions(sync);
             let has_finalizer = sync.finalizers().iter().any(|finalizer| finalizer == FINALIZER);
             let wants_finalizer = deletes || sync.spec.template.deletion_policy == DeletionPolicy::Delete;
             let is_requested = Requests::of(sync, None, Some(change.object()))
@@ -175,4 +190,16 @@ impl EventHandlers<'_> {
         }
         self.queues.groups.add(key);
     }
+}
+
+/// Reports whether a Sync has deletions that wait for an approval or a grace, or used up an approval, which it forgets
+/// once it is gone.
+fn has_deletions(sync: &SyncResource) -> bool {
+    let status = sync.status.as_ref();
+    status.is_some_and(|status| {
+        let deletions = status.deletions.as_ref();
+        status.held_deletions.is_some()
+            || status.pending_deletions.is_some()
+            || deletions.is_some_and(|deletions| !deletions.used.is_empty())
+    })
 }

@@ -102,8 +102,8 @@ pub struct CarriedOut {
 /// The group of the effects.
 #[derive(Clone, Debug)]
 pub struct GroupIdentity {
-    /// `metadata.uid`.
-    pub uid: String,
+    /// The identity ([`starling_core::identity`]).
+    pub id: String,
     /// Namespace.
     pub namespace: String,
     /// Name.
@@ -179,9 +179,13 @@ impl<A: GroupApi> Interpreter<'_, A> {
     }
 
     async fn append(&self, rollout: i64, draft: &Draft) -> Result<(), LedgerError> {
-        let GroupIdentity { uid, namespace, name } = self.group;
+        let GroupIdentity {
+            id: group_id,
+            namespace,
+            name,
+        } = self.group;
         let entry = NewEntry {
-            group_uid: uid.clone(),
+            group_id: group_id.clone(),
             namespace: namespace.clone(),
             name: name.clone(),
             rollout,
@@ -200,10 +204,14 @@ impl<A: GroupApi> Interpreter<'_, A> {
             started_at,
             previous,
         } = intent;
-        let GroupIdentity { uid, namespace, name } = self.group;
+        let GroupIdentity {
+            id: group_id,
+            namespace,
+            name,
+        } = self.group;
         tracing::info!(group = %name, namespace, rollout = id, %release, revisions = %list(&revisions), "rollout starts");
         let rollout = Rollout {
-            group_uid: uid.clone(),
+            group_id: group_id.clone(),
             id: id.to_string(),
             namespace: namespace.clone(),
             name: name.clone(),
@@ -220,9 +228,9 @@ impl<A: GroupApi> Interpreter<'_, A> {
     }
 
     async fn end_rollout(&self, rollout: i64, outcome: Outcome) -> Result<(), LedgerError> {
-        let (uid, id) = (&self.group.uid, rollout.to_string());
+        let (group_id, id) = (&self.group.id, rollout.to_string());
         self.ledger
-            .end_rollout(uid, &id, stored(outcome), self.now)
+            .end_rollout(group_id, &id, stored(outcome), self.now)
             .await?;
         Ok(())
     }
@@ -233,7 +241,7 @@ impl<A: GroupApi> Interpreter<'_, A> {
         outcome: AdmissionOutcome,
         reason: &str,
     ) -> Result<(), LedgerError> {
-        let key = key_of(&self.group.uid, admission);
+        let key = key_of(&self.group.id, admission);
         self.ledger
             .settle_admission(&key, outcome, reason, self.now)
             .await?;
@@ -261,7 +269,7 @@ impl<A: GroupApi> Interpreter<'_, A> {
         } = admission;
         Intent {
             key: AdmissionKey {
-                group_uid: self.group.uid.clone(),
+                group_id: self.group.id.clone(),
                 rollout: rollout.to_string(),
                 entry: entry.clone(),
                 cluster: cluster.clone(),
@@ -305,7 +313,7 @@ impl<A: GroupApi> Interpreter<'_, A> {
 
 /// Returns the key of an admission in the ledger.
 #[must_use]
-pub fn key_of(group_uid: &str, admission: &AdmissionRef) -> AdmissionKey {
+pub fn key_of(group_id: &str, admission: &AdmissionRef) -> AdmissionKey {
     let AdmissionRef {
         cluster,
         entry,
@@ -313,7 +321,7 @@ pub fn key_of(group_uid: &str, admission: &AdmissionRef) -> AdmissionKey {
         target,
     } = admission.clone();
     AdmissionKey {
-        group_uid: group_uid.to_owned(),
+        group_id: group_id.to_owned(),
         rollout,
         entry,
         cluster,
@@ -358,11 +366,11 @@ fn list(revisions: &[EntryRevision]) -> String {
 /// [`LedgerError`] if an end cannot be read or recorded.
 pub async fn close_rollouts(
     ledger: &dyn Ledger,
-    group_uid: &str,
+    group_id: &str,
     status: &SyncGroupStatus,
     now: Timestamp,
 ) -> Result<(), LedgerError> {
-    let records = ledger.rollouts(group_uid).await?;
+    let records = ledger.rollouts(group_id).await?;
     let previous = |id: i64| {
         let successor = records
             .iter()
@@ -374,7 +382,7 @@ pub async fn close_rollouts(
             continue;
         };
         if let Some(outcome) = rollout::ended(id, status, previous(id)) {
-            let end = ledger.end_rollout(group_uid, &record.rollout.id, stored(outcome), now);
+            let end = ledger.end_rollout(group_id, &record.rollout.id, stored(outcome), now);
             end.await?;
         }
     }

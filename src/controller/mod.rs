@@ -10,6 +10,7 @@ pub mod caches;
 pub mod context;
 pub mod credentials;
 pub mod decryption;
+pub mod deletion_budgets;
 mod event_handlers;
 pub mod events;
 pub mod gates;

@@ -107,17 +107,17 @@ port! {
         fn begin_rollout(rollout: &'a Rollout) -> bool;
         /// Records the end of a rollout.
         fn end_rollout(
-            group_uid: &'a str,
+            group_id: &'a str,
             id: &'a str,
             outcome: RolloutOutcome,
             ended_at: Timestamp
         ) -> bool;
         /// Returns the rollouts of a group.
-        fn rollouts(group_uid: &'a str) -> Vec<RolloutRecord>;
+        fn rollouts(group_id: &'a str) -> Vec<RolloutRecord>;
         /// Appends to the journal of a group.
         fn append_journal(entry: &'a NewEntry) -> ();
         /// Returns the journal of a group from its newest whole entry on.
-        fn journal_tail(group_uid: &'a str) -> Vec<Entry>;
+        fn journal_tail(group_id: &'a str) -> Vec<Entry>;
         /// Returns the member records of an owner's objects on a cluster, and their attempt.
         fn load_records(cluster_id: &'a str, owner: &'a str) -> Recorded;
         /// Returns the other owners of objects on a cluster.

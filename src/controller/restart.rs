@@ -11,7 +11,7 @@ use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use starling_api::SyncResource;
 use starling_core::digest::{hash64, spread};
-use starling_core::{backoff, progress, target};
+use starling_core::{backoff, identity, progress, target};
 use starling_ledger::LedgerError;
 
 use super::cache::ObjectKey;
@@ -84,8 +84,8 @@ pub(super) async fn resume(context: &Context) -> Result<(), LedgerError> {
 async fn close_rollouts(context: &Context) -> Result<(), LedgerError> {
     for group in context.objects.groups.select(|_| true) {
         let Some(status) = &group.status else { continue };
-        let uid = group.uid().unwrap_or_default();
-        interpreter::close_rollouts(&*context.adapters.ledger, &uid, status, context.now()).await?;
+        let id = identity::id_of(&context.installation, &group);
+        interpreter::close_rollouts(&*context.adapters.ledger, &id, status, context.now()).await?;
     }
     Ok(())
 }

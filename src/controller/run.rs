@@ -5,11 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use kube::{Client, Resource};
-use starling_api::{Cluster, RolloutAction, RolloutApproval, Source, SyncGroup, SyncResource};
+use starling_api::{
+    Cluster, DeletionApproval, RolloutAction, RolloutApproval, Source, SyncGroup, SyncResource,
+};
 use starling_git::{GitLimits, GitStore};
 use starling_ledger::{Ledger, LedgerError};
 use starling_member::Network;
 use starling_net::clock::Clock;
+use starling_net::rules::{AddressLists, Purpose};
 use starling_net::web::Web;
 use starling_render::{BuildTool, RenderError, RenderLimits, Renderer, Sops};
 use tokio::task::JoinSet;
@@ -23,6 +26,7 @@ use super::caches::renders::RenderCache;
 use super::caches::sync_index::SyncCache;
 use super::caches::{Caches, ObjectCaches};
 use super::context::{Adapters, Context};
+use super::deletion_budgets::{DeletionBudgets, DeletionSettings};
 use super::event_handlers::ChangedBy;
 use super::events::Events;
 use super::hub::{Hub, HubError};
@@ -63,6 +67,10 @@ pub struct Settings {
     pub kustomize: Option<PathBuf>,
     /// Path of sops; `None` to search PATH.
     pub sops: Option<PathBuf>,
+    /// The settings of deletions.
+    pub deletions: DeletionSettings,
+    /// The addresses that may be connected to.
+    pub addresses: AddressLists,
 }
 
 /// The error of the start of the controller.
@@ -194,17 +202,22 @@ async fn open(settings: &Settings) -> Result<Ports, StartError> {
     let tool = BuildTool::discover(settings.kustomize.clone()).map_err(StartError::Kustomize)?;
     let sops = Sops::discover(settings.sops.clone()).map_err(StartError::Sops)?;
     tracing::info!(?tool, ?sops, "build tools found");
+    let rules = |purpose| settings.addresses.rules(purpose);
+    let limits = GitLimits {
+        addresses: rules(Purpose::Git),
+        ..GitLimits::default()
+    };
     let artifacts = ArtifactStores {
-        git: GitStore::new(settings.data_dir.join("git"), GitLimits::default()),
+        git: GitStore::new(settings.data_dir.join("git"), limits),
     };
     let renderer = Renderer::new(tool, RenderLimits::default()).with_sops(sops);
     Ok(Ports {
         clock: Clock::system(),
-        network: Network::system(),
+        network: Network::system().with_addresses(rules(Purpose::Members)),
         ledger: Arc::new(ledger),
         manifest_builder: Arc::new(TreeRenderer::new(artifacts.clone(), renderer)),
         artifacts: Arc::new(artifacts),
-        web: Arc::new(Web::default()),
+        web: Arc::new(Web::with_rules(rules(Purpose::Gates))),
     })
 }
 
@@ -251,6 +264,7 @@ pub(super) fn assemble(ports: Ports, hub: Hub, installation: String, settings: &
             ledger,
         },
         start_rates: StartRates::default(),
+        budgets: DeletionBudgets::new(settings.deletions.clone()),
         installation,
         allow_insecure_sources: settings.allow_insecure_sources,
     }
@@ -314,6 +328,7 @@ impl Following<'_> {
         follow_kind!(groups: SyncGroup, on_group);
         follow_kind!(approvals: RolloutApproval, on_approval);
         follow_kind!(actions: RolloutAction, on_action);
+        follow_kind!(deletion_approvals: DeletionApproval, on_deletion_approval);
     }
 }
 

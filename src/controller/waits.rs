@@ -57,14 +57,14 @@ pub(super) const GROUP_DELETION_RETRY: Duration = Duration::from_secs(5);
 
 /// Wait after a reconcile that could not report its error, or that panicked; doubles.
 pub(super) const RECONCILE_RETRY: Duration = Duration::from_secs(1);
-/// Maximum of these waits. Such an error is in the surroundings of an object and not in the object, so that the object
-/// is reconciled within a minute after the error ends.
+/// Maximum of these waits. Such an error is caused by what an object needs and not by the object, so that the object is
+/// reconciled within a minute after the error ends.
 pub(super) const RECONCILE_LONGEST_RETRY: Duration = Duration::from_secs(60);
 
 /// Wait after an increment of the count of writes: at most ten small writes a second, also in a rollout to thousands
 /// of clusters. An attempt waits for a twentieth of a second on average.
 pub(super) const WRITE_NUMBERS: Duration = Duration::from_millis(100);
-/// Interval at which a controller that was held after a restore looks whether a person has released it.
+/// Interval at which a controller that was held after a restore checks whether a person has released it.
 pub(super) const RELEASE_CHECK: Duration = Duration::from_secs(2);
 
 /// Timeout of a request to the management cluster. kube has no default.

@@ -15,7 +15,8 @@ use starling_core::simulate::{Assumptions, Fate, Forecast, Member, World};
 use starling_core::{explain, target};
 
 use super::group::{GroupObjects, Syncs};
-use crate::controller::reconcile::cluster::reach;
+use super::removals::PlannedRemoval;
+use crate::controller::reconcile::cluster::{jitter_id, reach};
 
 /// The duration from admission to healthy, where none is recorded and none is given.
 const ASSUMED: Duration = Duration::from_secs(60);
@@ -47,6 +48,8 @@ pub struct GroupForecast {
     pub group: String,
     /// Clusters with a recorded duration.
     pub recorded: usize,
+    /// What the group takes away besides: Syncs that it no longer wants.
+    pub removals: Vec<PlannedRemoval>,
     /// The forecast.
     #[serde(flatten)]
     pub forecast: Forecast,
@@ -111,12 +114,13 @@ pub fn of_group(objects: &GroupObjects, scenario: &Scenario) -> Result<GroupFore
             Some(_) => 0,
             None => recorded.len(),
         },
+        removals: objects.removals(),
         forecast: world.forecast(scenario.assumptions),
     })
 }
 
 fn member(cluster: &Cluster, takes: Duration, scenario: &Scenario) -> Member {
-    let uid = cluster.uid().unwrap_or_else(|| cluster.name_any());
+    let uid = jitter_id(cluster);
     let mut member = Member::new(&uid, cluster.labels().clone(), takes);
     if fails(&uid, scenario.seed, scenario.fail) {
         member.fates.insert(RELEASE.to_owned(), Fate::Fails);

@@ -13,11 +13,12 @@ use serde::Serialize;
 use starling_api::{
     ActionType, RolloutAction, RolloutApproval, RolloutDirection, RolloutPhase, Source, SyncGroup,
 };
+use starling_core::identity;
 use starling_core::journal::past::{PastRollout, RecordedAction};
 use starling_core::plan::{Attribution, Direction};
-use starling_core::rollout::ReleaseSnapshot;
+use starling_core::rollout::{ReleaseSnapshot, operator};
 
-use crate::controller::caches::release_snapshots;
+use crate::controller::caches::release_snapshots::{self, ReleaseOwner};
 use starling_ledger::{RolloutOutcome, RolloutRecord};
 
 /// One rollout of a group. Fields that are not known are left out.
@@ -295,8 +296,8 @@ fn started<'a>(
 /// Whether a kept release belongs to this very group, and not to a former one of that name.
 #[must_use]
 pub fn is_release_of(group: &SyncGroup, release: &ControllerRevision) -> bool {
-    let mut owners = release.owner_references().iter();
-    owners.any(|owner| Some(&owner.uid) == group.metadata.uid.as_ref())
+    let id = identity::known_id(group).unwrap_or_default();
+    release_snapshots::is_of(release, ReleaseOwner { group, id })
 }
 
 fn recorded_action(what: String, attribution: Attribution) -> RecordedAction {
@@ -311,9 +312,7 @@ fn attribution<K: ResourceExt>(by: &str, reason: &str, object: &K) -> Attributio
     Attribution {
         by: by.to_owned(),
         reason: reason.to_owned(),
-        at: object
-            .creation_timestamp()
-            .map_or(Timestamp::UNIX_EPOCH, |time| time.0),
+        at: operator::at(object),
     }
 }
 

@@ -7,8 +7,8 @@ use kube::ResourceExt;
 use serde::Serialize;
 use starling_api::conditions::{self, Condition, READY};
 use starling_api::{
-    ActionType, Blocker, Cluster, ClusterCounts, RolloutAction, RolloutApproval, RolloutDirection,
-    RolloutPhase, Source, SyncGroup, SyncResource,
+    ActionType, Blocker, Cluster, ClusterCounts, DeletionApproval, RolloutAction, RolloutApproval,
+    RolloutDirection, RolloutPhase, Source, SyncGroup, SyncResource,
 };
 
 use super::revisions::{short, shorts};
@@ -186,6 +186,23 @@ pub struct ActionRow {
     pub reason: String,
 }
 
+/// A row of a DeletionApproval.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DeletionApprovalRow {
+    /// Name, namespace and age.
+    #[serde(flatten)]
+    pub object: ObjectRow,
+    /// `group NAME` or `sync NAME`.
+    pub subject: String,
+    /// The user who approved it.
+    pub by: String,
+    /// Reason.
+    pub reason: String,
+    /// The digest of the list.
+    pub digest: String,
+}
+
 impl ObjectRow {
     fn of<K: ResourceExt>(object: &K) -> Self {
         Self {
@@ -299,6 +316,23 @@ impl Summarize for RolloutApproval {
             by: spec.by.clone(),
             reason: spec.reason.clone(),
             release_digest: spec.release_digest.clone(),
+        }
+    }
+}
+
+impl Summarize for DeletionApproval {
+    type Row = DeletionApprovalRow;
+
+    fn summarize(&self) -> DeletionApprovalRow {
+        let spec = &self.spec;
+        let of = |kind: &str, name: &Option<String>| name.as_ref().map(|name| format!("{kind} {name}"));
+        let subject = of("group", &spec.group).or_else(|| of("sync", &spec.sync));
+        DeletionApprovalRow {
+            object: ObjectRow::of(self),
+            subject: subject.unwrap_or_default(),
+            by: spec.by.clone(),
+            reason: spec.reason.clone(),
+            digest: spec.digest.clone(),
         }
     }
 }

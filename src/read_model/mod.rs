@@ -11,6 +11,7 @@ pub mod history;
 pub mod listing;
 pub mod preview;
 mod recorded;
+pub mod removals;
 pub mod revision_progress;
 mod revisions;
 pub mod tree;

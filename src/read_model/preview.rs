@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use starling_core::preview::Overview;
 
+use super::removals::PlannedRemoval;
+
 /// The preview of a group, or of one of its clusters.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -19,6 +21,8 @@ pub struct PreviewReport {
     pub release_digest: Option<String>,
     /// Reason why there is no release digest.
     pub release_digest_error: Option<String>,
+    /// What is taken away: objects that the previewed release no longer has, and Syncs that the group no longer wants.
+    pub removals: Vec<PlannedRemoval>,
     /// The clusters by equal difference.
     pub overview: Overview,
 }
@@ -39,7 +43,8 @@ impl PreviewReport {
     #[must_use]
     pub fn result(&self) -> PreviewResult {
         let is_complete = self.overview.is_sound() && self.release_digest.is_some();
-        match (is_complete, self.overview.changes_anything()) {
+        let changes = self.overview.changes_anything() || !self.removals.is_empty();
+        match (is_complete, changes) {
             (false, _) => PreviewResult::Incomplete,
             (true, true) => PreviewResult::Changes,
             (true, false) => PreviewResult::NoChanges,
@@ -49,9 +54,11 @@ impl PreviewReport {
 
 #[cfg(test)]
 mod tests {
+    use starling_api::DeletionPolicy;
     use starling_core::preview::ClusterPreview;
 
     use super::*;
+    use crate::read_model::removals::RemovalCause;
 
     fn report(preview: ClusterPreview, digest: Option<&str>) -> PreviewReport {
         PreviewReport {
@@ -60,6 +67,7 @@ mod tests {
             revisions: BTreeMap::new(),
             release_digest: digest.map(str::to_owned),
             release_digest_error: None,
+            removals: Vec::new(),
             overview: Overview::of([("eu".to_owned(), preview)].into()),
         }
     }
@@ -79,6 +87,14 @@ mod tests {
         ] {
             assert_eq!(report(preview, digest).result(), expected);
         }
+        let mut removing = report(ClusterPreview::default(), Some("sha256:1"));
+        removing.removals.push(PlannedRemoval {
+            cause: RemovalCause::EntryRemoved { entry: "old".into() },
+            policy: DeletionPolicy::Delete,
+            objects: 12,
+            clusters: vec!["eu".into(), "us".into()],
+        });
+        assert_eq!(removing.result(), PreviewResult::Changes);
     }
 
     /// Programs read this form.
@@ -87,7 +103,7 @@ mod tests {
         let value = serde_json::to_value(report(ClusterPreview::default(), None)).unwrap();
         let expected = serde_json::json!({
             "group": "web", "namespace": "shop", "revisions": {}, "releaseDigest": null, "releaseDigestError": null,
-            "overview": {"clusters": 1, "unchanged": ["eu"], "suspended": [], "changes": [], "noted": [], "failing": [],
+            "removals": [], "overview": {"clusters": 1, "unchanged": ["eu"], "suspended": [], "changes": [], "noted": [], "failing": [],
                 "unknown": []},
         });
         assert_eq!(value, expected);

@@ -52,7 +52,7 @@ impl Recorded {
         let Some(journal) = journals.pop() else {
             return Err(no_journal(directory, namespace, group));
         };
-        let rollouts = view.rollouts(&journal.group_uid).await?;
+        let rollouts = view.rollouts(&journal.group_id).await?;
         view.close().await;
         Ok(Self { journal, rollouts })
     }

@@ -55,12 +55,12 @@ impl FollowedRevision<'_> {
         }
         match rollout {
             None => RevisionProgress::Pending,
-            Some(other) => self.beside(other),
+            Some(other) => self.with_other_rollout(other),
         }
     }
 
     /// Returns the progress that another rollout implies for the revision.
-    fn beside(&self, other: &RolloutStatus) -> RevisionProgress {
+    fn with_other_rollout(&self, other: &RolloutStatus) -> RevisionProgress {
         let (id, revisions, revision) = (other.id, shorts(&other.revisions), self.revision);
         match (self.was_in_progress, other.direction) {
             (true, RolloutDirection::Forward) if self.exactly => {

@@ -26,8 +26,8 @@ pub struct JournalVerification {
     pub cut_until: i64,
     /// Number of verified entries.
     pub entries: usize,
-    /// `metadata.uid` of the group.
-    pub group_uid: String,
+    /// Identity of the group (`status.identity.id`).
+    pub group_id: String,
     /// Number of the newest entry.
     pub newest: i64,
     /// Hash of the newest entry.
@@ -85,7 +85,7 @@ impl JournalVerification {
             admissions: verdict.starts,
             cut_until: journal.chain.cut.seq,
             entries: verdict.entries,
-            group_uid: journal.group_uid.clone(),
+            group_id: journal.group_id.clone(),
             newest: journal.chain.newest.seq,
             newest_hash: journal.chain.newest.hash.clone(),
             violations: verdict.flaws.iter().map(Violation::of).collect(),
@@ -114,7 +114,7 @@ mod tests {
     #[test]
     fn the_json_form_is_stable() {
         let journal = GroupJournal {
-            group_uid: "u".into(),
+            group_id: "u".into(),
             chain: Chain {
                 cut: End::beginning(),
                 newest: End {
@@ -133,7 +133,7 @@ mod tests {
         }];
         assert_eq!(
             serde_json::to_string(&verified).unwrap(),
-            r#"{"group":"shop/web","journals":[{"admissions":0,"cutUntil":0,"entries":0,"groupUid":"u","newest":7,"newestHash":"ab12","violations":[{"at":null,"entry":3,"rollout":null,"violation":"missing"}]}]}"#
+            r#"{"group":"shop/web","journals":[{"admissions":0,"cutUntil":0,"entries":0,"groupId":"u","newest":7,"newestHash":"ab12","violations":[{"at":null,"entry":3,"rollout":null,"violation":"missing"}]}]}"#
         );
     }
 }

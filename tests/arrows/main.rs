@@ -1,5 +1,5 @@
-//! Which package, and which module of the program, may use which other one (ADR 34), and that modules do not use each
-//! other in circles.
+//! Which package, and which module of the program, may use which other one (ADR 34), which third-party packages the
+//! packages without IO may use, and that modules do not use each other in circles.
 //!
 //! A dependency that is not listed fails, and so does a listed dependency that no longer exists: the lists are
 //! complete. What a module uses is read from its source: a path in code, in a `use`, or among the arguments of a macro
@@ -9,6 +9,7 @@ mod circles;
 mod modules;
 mod search;
 mod source;
+mod third_party;
 mod tokens;
 
 use std::collections::BTreeSet;
@@ -61,6 +62,53 @@ const IN_TESTS: &[(&str, &[&str])] = &[
         &["api", "apiserver", "controlplane", "core", "ledger", "testkit"],
     ),
     (PROGRAM, &["testkit"]),
+];
+
+/// The third-party packages that the packages without IO depend on: all of them.
+const THIRD_PARTY: &[(&str, &[&str])] = &[
+    (
+        "api",
+        &[
+            "jiff",
+            "k8s-openapi",
+            "kube-core",
+            "kube-derive",
+            "schemars",
+            "serde",
+            "serde_json",
+        ],
+    ),
+    (
+        "core",
+        &[
+            "bytes",
+            "hex",
+            "hmac",
+            "jiff",
+            "k8s-openapi",
+            "kube-core",
+            "semver",
+            "serde",
+            "serde_json",
+            "sha2",
+            "thiserror",
+        ],
+    ),
+];
+
+/// Packages that a package of [`THIRD_PARTY`] does not need, not even through others: clients, runtimes, connections,
+/// databases and repositories.
+const DOING_IO: &[&str] = &[
+    "git2",
+    "hyper",
+    "hyper-util",
+    "kube",
+    "kube-client",
+    "kube-runtime",
+    "reqwest",
+    "rustls",
+    "sqlx",
+    "tokio",
 ];
 
 /// The top-level modules of `src` that each module uses.
@@ -118,33 +166,50 @@ fn packages(metadata: &Value) -> (Arrows, Arrows) {
     (built, tests)
 }
 
+/// Returns the response of `cargo metadata` about the checkout.
+fn metadata(arguments: &[&str]) -> anyhow::Result<Value> {
+    let fixed = ["metadata", "--format-version", "1", "--offline", "--locked"];
+    Ok(serde_json::from_str(&cargo(&[&fixed, arguments].concat())?)?)
+}
+
+fn cargo(arguments: &[&str]) -> anyhow::Result<String> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let output = Command::new(cargo)
+        .args(arguments)
+        .current_dir(checkout())
+        .output()?;
+    anyhow::ensure!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    Ok(String::from_utf8(output.stdout)?)
+}
+
 fn checkout() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
 #[test]
 fn packages_use_those_of_the_list() {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let output = Command::new(cargo)
-        .args([
-            "metadata",
-            "--no-deps",
-            "--format-version",
-            "1",
-            "--offline",
-            "--locked",
-        ])
-        .current_dir(checkout())
-        .output()
-        .unwrap();
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    let (built, tests) = packages(&serde_json::from_slice(&output.stdout).unwrap());
+    let (built, tests) = packages(&metadata(&["--no-deps"]).unwrap());
     assert_eq!(differences(&built, PACKAGES), Vec::<String>::new());
     assert_eq!(differences(&tests, IN_TESTS), Vec::<String>::new(), "in tests");
+}
+
+#[test]
+fn packages_without_io_use_third_party_packages_of_the_list() {
+    // Packages of other platforms need not be downloaded.
+    let version = cargo(&["-vV"]).unwrap();
+    let host = version
+        .lines()
+        .find_map(|line| line.strip_prefix("host: "))
+        .unwrap();
+    let metadata = metadata(&["--filter-platform", host]).unwrap();
+    let direct = third_party::direct(&metadata, THIRD_PARTY);
+    assert_eq!(differences(&direct, THIRD_PARTY), Vec::<String>::new());
+    let reached = third_party::reached(&metadata, THIRD_PARTY, DOING_IO);
+    assert_eq!(reached, Vec::<String>::new());
 }
 
 #[test]
@@ -182,13 +247,8 @@ fn no_modules_use_each_other_in_a_circle() {
     let mut circles = Vec::new();
     for package in packages {
         let modules = Modules::read(&checkout().join(&package)).unwrap();
-        let within: &[&[&str]] = if package == "src" {
-            &[&[], &["controller"]]
-        } else {
-            &[&[]]
-        };
-        for parent in within {
-            let directory = [&[package.as_str()], *parent].concat().join("/");
+        for parent in modules.parents() {
+            let directory = [std::slice::from_ref(&package), parent].concat().join("/");
             let uses = modules.uses(parent, Tests::DoNotCount);
             circles.extend(circles::described(&directory, &uses));
         }

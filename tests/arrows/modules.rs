@@ -26,7 +26,7 @@ pub(crate) struct Modules {
     pub(crate) items: BTreeMap<Segments, bool>,
     /// By the module that has them.
     pub(crate) imports: BTreeMap<Segments, Vec<Import>>,
-    /// All paths, those of imports too.
+    /// All paths, those of imports too, in order and each once.
     mentions: Vec<Mention>,
 }
 
@@ -55,6 +55,9 @@ impl Modules {
             let mut places = (0..=mention.place.len()).map(|depth| &mention.place[..depth]);
             mention.test |= places.any(|place| for_tests.contains(place));
         }
+        // Most paths occur more than once in their module, and each is followed for every parent.
+        modules.mentions.sort();
+        modules.mentions.dedup();
         Ok(modules)
     }
 
@@ -76,19 +79,24 @@ impl Modules {
         }
     }
 
+    /// Returns the modules that have modules, the root first.
+    pub(crate) fn parents(&self) -> BTreeSet<&[String]> {
+        let below = self.modules.iter().filter_map(|module| module.split_last());
+        below.map(|(_, parent)| parent).collect()
+    }
+
     /// Returns which children of `parent` use which other ones. The code of `parent` itself does not count; a path
     /// through one of its re-exports uses the child that the item comes from.
-    pub(crate) fn uses(&self, parent: &[&str], tests: Tests) -> Uses {
-        let parent: Segments = parent.iter().map(|name| (*name).to_owned()).collect();
+    pub(crate) fn uses(&self, parent: &[String], tests: Tests) -> Uses {
         let mut uses = Uses::new();
         for mention in &self.mentions {
-            let Some(from) = child(&parent, &mention.place) else {
+            let Some(from) = child(parent, &mention.place) else {
                 continue;
             };
             if mention.test && tests == Tests::DoNotCount {
                 continue;
             }
-            for to in search::children_used(self, &parent, from, mention) {
+            for to in search::children_used(self, parent, from, mention) {
                 let why = (mention.place.join("::"), mention.path.join("::"));
                 uses.entry((from.to_owned(), to)).or_default().insert(why);
             }
@@ -146,7 +154,8 @@ mod tests {
     }
 
     fn found(modules: &Modules, parent: &[&str], tests: Tests) -> Vec<String> {
-        let uses = modules.uses(parent, tests).into_keys();
+        let parent: Segments = parent.iter().map(|name| (*name).to_owned()).collect();
+        let uses = modules.uses(&parent, tests).into_keys();
         uses.map(|(from, to)| format!("{from} > {to}")).collect()
     }
 

@@ -11,7 +11,7 @@ use crate::tokens;
 pub(crate) type Segments = Vec<String>;
 
 /// A path in the code of a module.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Mention {
     /// The module that names it.
     pub(crate) place: Segments,

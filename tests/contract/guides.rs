@@ -236,6 +236,7 @@ fn sources_of_reasons() -> Result<Vec<PathBuf>> {
         core.join("progress.rs"),
         core.join("rollout/status.rs"),
         core.join("rollout/step.rs"),
+        core.join("rollout/transition.rs"),
         core.join("step.rs"),
         core.join("revision/advance.rs"),
     ];

@@ -55,8 +55,8 @@ impl PolicyServer {
     /// An API server takes a moment to compile a policy, and does not report when it is done. The attempts until then
     /// are dry runs.
     async fn until_in_force(&self) -> Result<()> {
-        wait::until(TIMEOUT, "both kinds are under the policy", async || {
-            for kind in ["RolloutApproval", "RolloutAction"] {
+        wait::until(TIMEOUT, "all kinds are under the policy", async || {
+            for kind in ["RolloutApproval", "RolloutAction", "DeletionApproval"] {
                 let attempt = self
                     .create_as(None, kind, json!({"by": "nobody"}), &["--dry-run=server"])
                     .await;
@@ -175,10 +175,11 @@ async fn approvers_and_operators_act_only_in_their_own_name() -> Result<()> {
     let server = PolicyServer::open().await?;
     let (ann, olga) = (Some("ann"), Some("olga"));
     let by = |name: &str| json!({"by": name});
-    let (approval, action) = ("RolloutApproval", "RolloutAction");
+    let (approval, action, deletions) = ("RolloutApproval", "RolloutAction", "DeletionApproval");
 
     let approved = server.assert_created("ann", approval, by("ann")).await?;
     let steered = server.assert_created("olga", action, by("olga")).await?;
+    let deleted = server.assert_created("ann", deletions, by("ann")).await?;
 
     let impersonation_error =
         |name: &str, user: &str| format!("spec.by: {name} is not the user who makes the request, {user}");
@@ -188,8 +189,11 @@ async fn approvers_and_operators_act_only_in_their_own_name() -> Result<()> {
     server
         .assert_refused(olga, action, by("ann"), &impersonation_error("ann", "olga"))
         .await?;
+    server
+        .assert_refused(ann, deletions, by("bob"), &impersonation_error("bob", "ann"))
+        .await?;
     // Not even an administrator may do this.
-    for kind in [approval, action] {
+    for kind in [approval, action, deletions] {
         server
             .assert_refused(
                 None,
@@ -216,17 +220,28 @@ async fn approvers_and_operators_act_only_in_their_own_name() -> Result<()> {
             "cannot create resource \"rolloutactions\"",
         )
         .await?;
-    assert_eq!(server.count("rolloutapprovals").await?, 1);
-    assert_eq!(server.count("rolloutactions").await?, 1);
+    server
+        .assert_refused(
+            olga,
+            deletions,
+            by("olga"),
+            "cannot create resource \"deletionapprovals\"",
+        )
+        .await?;
+    for kind in ["rolloutapprovals", "rolloutactions", "deletionapprovals"] {
+        assert_eq!(server.count(kind).await?, 1, "{kind}");
+    }
 
     // Actions and approvals are immutable: neither an administrator nor their author can change them.
     for (user, name, words) in [
         (None, &approved, "RolloutApproval is immutable"),
         (None, &steered, "RolloutAction is immutable"),
+        (None, &deleted, "DeletionApproval is immutable"),
         (ann, &approved, "cannot patch resource"),
+        (ann, &deleted, "cannot patch resource"),
         (olga, &steered, "cannot patch resource"),
     ] {
-        for patch in [r#"{"spec":{"by":"bob"}}"#, r#"{"spec":{"rollout":2}}"#] {
+        for patch in [r#"{"spec":{"by":"bob"}}"#, r#"{"spec":{"group":"other"}}"#] {
             let mut call = vec!["-n", NAMESPACE, "patch", name, "--type=merge", "-p", patch];
             call.extend(user.into_iter().flat_map(|user| ["--as", user]));
             let output = server.kubectl.call(&call, "").await?;
@@ -234,7 +249,7 @@ async fn approvers_and_operators_act_only_in_their_own_name() -> Result<()> {
             assert!(output.err.contains(words), "{name} {patch}: {}", output.err);
         }
     }
-    for (user, name) in [("ann", &approved), ("olga", &steered)] {
+    for (user, name) in [("ann", &approved), ("olga", &steered), ("ann", &deleted)] {
         let output = server
             .kubectl
             .call(&["-n", NAMESPACE, "delete", name, "--as", user], "")
@@ -253,19 +268,24 @@ async fn approvers_and_operators_act_only_in_their_own_name() -> Result<()> {
 async fn the_command_line_uses_the_permissions_and_name_of_its_caller() -> Result<()> {
     let server = PolicyServer::open().await?;
     server.group_that_waits().await?;
-    let (pause, approve) = (["pause", "web"], ["approve", "web"]);
+    let (pause, approve) = (&["pause", "web"][..], &["approve", "web"][..]);
+    let digest = format!("sha256:{}", "a".repeat(64));
+    let deletions = &["approve-deletions", "group", "web", "--digest", &digest][..];
     for (user, words, kind, may) in [
-        ("ann", &pause, "rolloutactions", false),
-        ("olga", &pause, "rolloutactions", true),
-        ("olga", &approve, "rolloutapprovals", false),
-        ("ann", &approve, "rolloutapprovals", true),
+        ("ann", pause, "rolloutactions", false),
+        ("olga", pause, "rolloutactions", true),
+        ("olga", approve, "rolloutapprovals", false),
+        ("ann", approve, "rolloutapprovals", true),
+        ("olga", deletions, "deletionapprovals", false),
+        ("ann", deletions, "deletionapprovals", true),
         // A user without permissions cannot read the group.
-        ("mallory", &pause, "syncgroups", false),
-        ("mallory", &approve, "syncgroups", false),
+        ("mallory", pause, "syncgroups", false),
+        ("mallory", approve, "syncgroups", false),
     ] {
         let before = (
             server.count("rolloutactions").await?,
             server.count("rolloutapprovals").await?,
+            server.count("deletionapprovals").await?,
         );
         let output = server.commands(user, words).await?;
         assert_eq!(output.ok, may, "{user} {words:?}: {}{}", output.out, output.err);
@@ -273,7 +293,11 @@ async fn the_command_line_uses_the_permissions_and_name_of_its_caller() -> Resul
             let list = server.kubectl.json(&["-n", NAMESPACE, "get", kind]).await?;
             let spec = &list["items"][0]["spec"];
             assert_eq!((&spec["by"], &spec["reason"]), (&json!(user), &json!("because")));
-            assert_eq!((&spec["group"], &spec["rollout"]), (&json!("web"), &json!(7)));
+            assert_eq!(spec["group"], json!("web"));
+            match kind {
+                "deletionapprovals" => assert_eq!(spec["digest"], json!(digest)),
+                _ => assert_eq!(spec["rollout"], json!(7)),
+            }
         } else {
             assert!(
                 output.err.contains(kind) && output.err.contains("cannot"),
@@ -283,6 +307,7 @@ async fn the_command_line_uses_the_permissions_and_name_of_its_caller() -> Resul
             let after = (
                 server.count("rolloutactions").await?,
                 server.count("rolloutapprovals").await?,
+                server.count("deletionapprovals").await?,
             );
             assert_eq!(after, before, "{user} {words:?}");
         }

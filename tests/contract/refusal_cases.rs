@@ -18,6 +18,9 @@ pub(crate) fn valid(kind: &str) -> Value {
         "RolloutAction" => {
             json!({"group": "g", "rollout": 1, "action": "Pause", "by": "ann", "reason": "why"})
         }
+        "DeletionApproval" => {
+            json!({"group": "g", "by": "ann", "reason": "why", "digest": format!("sha256:{}", "a".repeat(64))})
+        }
         _ => json!({"clusterSelector": {}, "syncs": [{"name": "app", "sourceRef": {"name": "s"}}]}),
     };
     json!({"apiVersion": "starling.dev/v1alpha1", "kind": kind, "metadata": {"generateName": "x-"}, "spec": spec})
@@ -124,6 +127,11 @@ fn sync_cases() -> Vec<Case> {
             "Cluster",
             json!({"suspended": true}),
             "unknown field \"spec.suspended\"",
+        ),
+        (
+            "Sync",
+            json!({"deletionBudget": {"clusters": 3}}),
+            "deletionBudget.clusters is allowed for a SyncGroup only",
         ),
         (
             "Sync",
@@ -376,9 +384,10 @@ fn group_cases() -> Vec<Case> {
     ]
 }
 
-/// Actions and approvals of rollouts.
+/// Actions, and approvals of rollouts and deletions.
 fn action_cases() -> Vec<Case> {
-    let (approval, action) = ("RolloutApproval", "RolloutAction");
+    let (approval, action, deletions) = ("RolloutApproval", "RolloutAction", "DeletionApproval");
+    let one = "exactly one of group and sync is required";
     let whole = "cluster and stage are allowed for Promote, Skip and Retry only";
     vec![
         (
@@ -416,10 +425,84 @@ fn action_cases() -> Vec<Case> {
             "revision is allowed for Rollback only",
         ),
         (action, json!({"by": null}), "spec.by: Required value"),
+        (deletions, json!({"group": null}), one),
+        (deletions, json!({"sync": "s"}), one),
+        (
+            deletions,
+            json!({"group": null, "sync": ""}),
+            "should be at least 1 chars long",
+        ),
+        (deletions, json!({"digest": null}), "spec.digest: Required value"),
+        (
+            deletions,
+            json!({"digest": ""}),
+            "should be at least 1 chars long",
+        ),
+        (deletions, json!({"by": null}), "spec.by: Required value"),
+        (
+            deletions,
+            json!({"cluster": "eu"}),
+            "unknown field \"spec.cluster\"",
+        ),
     ]
 }
 
 /// All cases.
 pub(crate) fn cases() -> Vec<Case> {
-    [source_cases(), sync_cases(), group_cases(), action_cases()].concat()
+    [
+        source_cases(),
+        sync_cases(),
+        group_cases(),
+        action_cases(),
+        duration_cases(),
+    ]
+    .concat()
+}
+
+/// A duration that nobody outlives is a mistake, and a long timeout holds a worker.
+fn duration_cases() -> Vec<Case> {
+    let (year, hour) = ("must be at most 8760h", "must be at most 1h");
+    let entry = |field: &str, value: &str| {
+        let mut entry = json!({"name": "app", "sourceRef": {"name": "s"}});
+        entry[field] = json!(value);
+        json!({"syncs": [entry]})
+    };
+    let task = |type_: Value| json!({"rolloutStrategy": {"stages": [{"name": "canary", "afterStageTasks": [type_]}]}});
+    vec![
+        ("Source", json!({"interval": "8761h"}), year),
+        ("Source", json!({"timeout": "61m"}), hour),
+        ("Sync", json!({"interval": "525601m"}), year),
+        ("Sync", json!({"retryInterval": "8761h"}), year),
+        ("Sync", json!({"pruneGrace": "8761h"}), year),
+        ("Sync", json!({"timeout": "1h1ms"}), hour),
+        ("Sync", json!({"deletionBudget": {"window": "8761h"}}), year),
+        ("SyncGroup", entry("interval", "8761h"), year),
+        ("SyncGroup", entry("pruneGrace", "8761h"), year),
+        ("SyncGroup", entry("timeout", "2h"), hour),
+        ("SyncGroup", json!({"unselectedGrace": "8761h"}), year),
+        ("SyncGroup", json!({"deletionBudget": {"window": "8761h"}}), year),
+        (
+            "SyncGroup",
+            json!({"rolloutStrategy": {"progressDeadline": "8761h"}}),
+            year,
+        ),
+        ("SyncGroup", json!({"rolloutStrategy": {"jitter": "8761h"}}), year),
+        (
+            "SyncGroup",
+            json!({"rolloutStrategy": {"minSuccessTime": "8761h"}}),
+            year,
+        ),
+        (
+            "SyncGroup",
+            task(json!({"type": "TimedWait", "waitTime": "8761h"})),
+            year,
+        ),
+        // More nanoseconds than a number has.
+        ("Source", json!({"interval": "999999999h"}), "spec.interval"),
+        (
+            "Source",
+            json!({"interval": "1ms".repeat(22)}),
+            "spec.interval: Too long",
+        ),
+    ]
 }

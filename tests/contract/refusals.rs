@@ -29,6 +29,7 @@ async fn invalid_objects_are_refused_with_a_helpful_message() -> Result<()> {
         "SyncGroup",
         "RolloutApproval",
         "RolloutAction",
+        "DeletionApproval",
     ] {
         create(&server, kind, &valid(kind))
             .await?
@@ -105,6 +106,40 @@ async fn the_group_of_a_sync_is_immutable() -> Result<()> {
         ];
         server.kubectl.run(&arguments).await?;
     }
+    Ok(())
+}
+
+/// The inventory is on the cluster, so a Sync with another cluster would forget its objects.
+#[tokio::test]
+async fn the_cluster_of_a_sync_is_immutable() -> Result<()> {
+    let server = Server::start("clusterref").await?;
+    let made = create(&server, "Sync", &valid("Sync")).await??;
+    let name = made["metadata"]["name"].as_str().context("a name")?;
+    let patch = |spec: Value| json!({"spec": spec}).to_string();
+    let arguments = |patch: &str| {
+        [
+            "-n",
+            &server.namespace,
+            "patch",
+            "sync",
+            name,
+            "--type=merge",
+            "-p",
+            patch,
+        ]
+        .map(str::to_owned)
+    };
+    let changed = arguments(&patch(json!({"clusterRef": {"name": "other"}})));
+    let changed: Vec<&str> = changed.iter().map(String::as_str).collect();
+    let answer = server.kubectl.call(&changed, "").await?;
+    assert!(
+        !answer.ok && answer.err.contains("clusterRef is immutable"),
+        "{}",
+        answer.err
+    );
+    let suspended = arguments(&patch(json!({"clusterRef": {"name": "c"}, "suspend": true})));
+    let suspended: Vec<&str> = suspended.iter().map(String::as_str).collect();
+    server.kubectl.run(&suspended).await?;
     Ok(())
 }
 

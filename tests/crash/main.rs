@@ -4,6 +4,7 @@
 // Clippy's exception for tests does not reach the functions that they share.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod approved;
 mod audit;
 mod concurrency;
 mod data_loss;

@@ -351,10 +351,11 @@ impl World {
         let open = ledger.interrupted_attempts().await?;
         ensure!(open.is_empty(), "open attempts: {open:#?}");
         let group: SyncGroup = self.fleet.get(GROUP).await?;
-        let uid = group.uid().context("a group without UID")?;
-        let open = ledger.open_admissions(&uid).await?;
+        let identity = group.status.and_then(|status| status.identity);
+        let id = identity.context("a group without an identity")?.id;
+        let open = ledger.open_admissions(&id).await?;
         ensure!(open.is_empty(), "open admissions: {open:#?}");
-        let rollouts = ledger.rollouts(&uid).await?;
+        let rollouts = ledger.rollouts(&id).await?;
         ensure!(
             rollouts.iter().all(|record| match record.end {
                 Some((RolloutOutcome::Succeeded, _)) => true,
@@ -365,15 +366,15 @@ impl World {
         );
         let attempts = self.attempts(&ledger).await?;
         ledger.close().await;
-        self.check_journal(&uid).await?;
+        self.check_journal(&id).await?;
         Ok(attempts)
     }
 
     /// Verifies the journal as `starling verify` does: it contains every executed plan, and the chain is valid.
-    async fn check_journal(&self, group_uid: &str) -> Result<()> {
+    async fn check_journal(&self, group_id: &str) -> Result<()> {
         let mut view = LedgerView::open(&self.fleet.data_dir()).await?;
         let journals = view.journals(NAMESPACE, GROUP).await?;
-        let mut of_group = journals.iter().filter(|journal| journal.group_uid == group_uid);
+        let mut of_group = journals.iter().filter(|journal| journal.group_id == group_id);
         let journal = of_group.next().context("a group without a journal")?;
         let verdict = verify(&journal.chain, &journal.entries, None);
         ensure!(verdict.flaws.is_empty(), "{:#?}", verdict.flaws);
@@ -399,7 +400,9 @@ impl World {
     async fn attempts(&self, ledger: &Ledger) -> Result<BTreeMap<String, Vec<AttemptRecord>>> {
         let mut attempts = BTreeMap::new();
         for sync in self.fleet.syncs().await? {
-            let of_sync = ledger.attempts(&sync.uid().unwrap_or_default()).await?;
+            let of_sync = ledger
+                .attempts(&format!("{NAMESPACE}/{}", sync.name_any()))
+                .await?;
             attempts.insert(sync.spec.cluster_ref.name.clone(), of_sync);
         }
         Ok(attempts)

@@ -81,7 +81,7 @@ fn writes(scene: &Scene) -> Result<Vec<(Timestamp, Timestamp)>> {
     for member in MEMBERS {
         let delay = SignedDuration::try_from(delay(member))?;
         for request in scene.proxy(member)?.requests() {
-            if request.method == http::Method::PATCH && request.path.ends_with(&path_end) {
+            if request.is_patch() && request.path.ends_with(&path_end) {
                 writes.push((request.when, request.when + delay));
             }
         }

@@ -96,7 +96,7 @@ fn t65_a_drift_fight_is_reported_and_writes_are_limited() -> Result<()> {
         for request in scene.proxy("m1")?.requests() {
             if request.method == Method::GET && request.query.contains(&owner) {
                 reconciled = true;
-            } else if request.method == Method::PATCH && request.path.ends_with(&path_end) {
+            } else if request.is_patch() && request.path.ends_with(&path_end) {
                 assert!(reconciled, "two writes without a drift check between them");
                 (reconciled, repairs) = (false, repairs + 1);
             }
@@ -159,7 +159,7 @@ fn t65_replicas_of_an_autoscaler_stay_and_other_fields_are_those_of_git() -> Res
         api.patch_scale(&name, &autoscaler, &scale).await?;
         let writes = || -> Result<usize> {
             let path_end = format!("/deployments/{name}");
-            Ok(scene.proxy("m1")?.count(&Method::PATCH, &path_end))
+            Ok(scene.proxy("m1")?.patches(&path_end))
         };
         let before = writes()?;
 

@@ -203,7 +203,7 @@ async fn applying_into_a_stuck_namespace(
     until_gone(&Api::<ConfigMap>::namespaced(member.clone(), "stuck"), "a").await?;
     let patches = || -> Result<usize> {
         let path = "/namespaces/stuck/configmaps/a";
-        Ok(fleet.proxy("m1")?.count(&Method::PATCH, path))
+        Ok(fleet.proxy("m1")?.patches(path))
     };
     let before = patches()?;
     let commit = repo.commit(

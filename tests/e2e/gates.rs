@@ -25,7 +25,7 @@ use crate::world::{MEMBERS, Scene, all, blocked_by, config_map, is_ready, shared
 
 /// A received request.
 #[derive(Clone, Debug)]
-struct ReceivedRequest {
+pub(crate) struct ReceivedRequest {
     uri: Uri,
     headers: HeaderMap,
     body: Bytes,
@@ -40,7 +40,7 @@ impl ReceivedRequest {
 
 /// A server with a configurable response that records its requests.
 #[derive(Clone, Default)]
-struct GateServer(Arc<Mutex<ServerState>>);
+pub(crate) struct GateServer(Arc<Mutex<ServerState>>);
 
 #[derive(Default)]
 struct ServerState {
@@ -50,7 +50,7 @@ struct ServerState {
 
 impl GateServer {
     /// Starts the server with a response; also returns its address.
-    async fn start(status: u16, response: Value) -> Result<(Self, String)> {
+    pub(crate) async fn start(status: u16, response: Value) -> Result<(Self, String)> {
         let server = Self::default();
         server.respond_with(status, response);
         let app = Router::new().fallback(Self::take).with_state(server.clone());
@@ -72,16 +72,16 @@ impl GateServer {
         (StatusCode::from_u16(status).unwrap_or_default(), body.to_string())
     }
 
-    fn respond_with(&self, status: u16, response: Value) {
+    pub(crate) fn respond_with(&self, status: u16, response: Value) {
         self.state().response = (status, response);
     }
 
-    fn requests(&self) -> Vec<ReceivedRequest> {
+    pub(crate) fn requests(&self) -> Vec<ReceivedRequest> {
         self.state().requests.clone()
     }
 
     /// The keys of all requests.
-    fn keys(&self) -> Result<BTreeSet<String>> {
+    pub(crate) fn keys(&self) -> Result<BTreeSet<String>> {
         let requests = self.requests();
         let keys = requests
             .iter()
@@ -90,7 +90,7 @@ impl GateServer {
     }
 
     /// Waits until the server has received more than this number of requests.
-    async fn until_requests_exceed(&self, times: usize) -> Result<()> {
+    pub(crate) async fn until_requests_exceed(&self, times: usize) -> Result<()> {
         wait::until(TIMEOUT, format!("more than {times} requests"), async || {
             let requests = self.requests().len();
             (requests > times).then_some(()).ok_or(format!("{requests}"))
@@ -122,12 +122,12 @@ fn hmac(key: &[u8], message: &[u8]) -> String {
 
 const TOKEN: &str = "hunter2-hunter2";
 
-async fn put_secret(fleet: &Fleet, name: &str, values: Value) -> Result<()> {
+pub(crate) async fn put_secret(fleet: &Fleet, name: &str, values: Value) -> Result<()> {
     let secret = json!({"metadata": {"name": name}, "stringData": values});
     fleet.put::<Secret>(secret).await
 }
 
-fn webhook(url: &str, secret: &str) -> Value {
+pub(crate) fn webhook(url: &str, secret: &str) -> Value {
     json!({"type": "Webhook", "interval": "1s", "webhook": {"url": format!("{url}/gate"), "secretRef": {"name": secret}}})
 }
 

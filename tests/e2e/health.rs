@@ -244,7 +244,7 @@ fn a_sync_that_is_not_healthy_in_time_fails_and_recovers_without_another_apply()
         scene.sync("m1", "recovered", is_healthy).await?;
         scene.succeeded(&commit).await?;
         let path_end = format!("/deployments/{}", scene.own("web"));
-        assert_eq!(scene.proxy("m1")?.count(&Method::PATCH, &path_end), 1);
+        assert_eq!(scene.proxy("m1")?.patches(&path_end), 1);
         Ok(())
     })
 }
@@ -336,7 +336,7 @@ fn a_later_health_problem_is_reported_and_the_rollout_stays_done() -> Result<()>
         );
         let path_end = format!("/deployments/{}", scene.own("web"));
         assert_eq!(
-            scene.proxy("m1")?.count(&Method::PATCH, &path_end),
+            scene.proxy("m1")?.patches(&path_end),
             1,
             "nothing was applied again"
         );

@@ -226,9 +226,7 @@ fn t16_a_token_that_expires_during_an_attempt_is_not_reused_and_the_next_attempt
         let written = |value: &str| {
             let requests = since(&bad, begun).into_iter();
             let written = requests
-                .filter(|request| {
-                    request.method == Method::PATCH && request.path.contains("/configmaps/expiry-")
-                })
+                .filter(|request| request.is_patch() && request.path.contains("/configmaps/expiry-"))
                 .filter(|request| request.status == Some(200))
                 .filter(|request| {
                     String::from_utf8_lossy(&request.body).contains(&format!("\"value\":\"{value}\""))

@@ -12,7 +12,7 @@ use starling_testkit::fleet::TIMEOUT;
 use starling_testkit::wait;
 
 use crate::deleting::until_gone;
-use crate::world::{MEMBERS, Scene, config_map, shared_scene};
+use crate::world::{MEMBERS, Scene, config_map, merge, shared_scene};
 
 /// Applies a group for the clusters with a label. Its clusters leave at once and lose their objects.
 async fn put_group(scene: &Scene, group: &str, path: &str, more: Value) -> Result<()> {
@@ -20,9 +20,7 @@ async fn put_group(scene: &Scene, group: &str, path: &str, more: Value) -> Resul
         "deletionPolicy": "Delete"});
     let mut spec = json!({"clusterSelector": {"matchLabels": {group: "yes"}}, "syncs": [entry],
         "whenUnselected": "Delete", "deletionPolicy": "Delete", "maxUnselected": "100%"});
-    if let (Some(spec), Some(more)) = (spec.as_object_mut(), more.as_object()) {
-        spec.extend(more.clone());
-    }
+    merge(&mut spec, more);
     scene.fleet().put_group(group, spec).await
 }
 
@@ -113,14 +111,13 @@ fn an_object_that_moves_to_another_group_is_handed_over() -> Result<()> {
         let (stays_from, stays_to) = (format!("stays-{from}"), format!("stays-{to}"));
         let (own_from, own_to) = (text(&stays_from, "one"), text(&stays_to, "one"));
         let (early, late) = (text("early", "one"), text("late", "one"));
-        let put = |path, text| Change::Write(path, text);
         let first = scene.repo.commit_to(
             "main",
             &[
-                put("from/own.yaml", own_from.as_bytes()),
-                put("to/own.yaml", own_to.as_bytes()),
-                put("from/early.yaml", early.as_bytes()),
-                put("from/late.yaml", late.as_bytes()),
+                Change::Write("from/own.yaml", own_from.as_bytes()),
+                Change::Write("to/own.yaml", own_to.as_bytes()),
+                Change::Write("from/early.yaml", early.as_bytes()),
+                Change::Write("from/late.yaml", late.as_bytes()),
             ],
             "all in one",
         )?;
@@ -140,7 +137,7 @@ fn an_object_that_moves_to_another_group_is_handed_over() -> Result<()> {
         scene.fleet().patch::<SyncGroup>(&to, suspended(true)).await?;
         let moved = [
             Change::Remove("from/early.yaml"),
-            put("to/early.yaml", early.as_bytes()),
+            Change::Write("to/early.yaml", early.as_bytes()),
         ];
         let second = scene.repo.commit_to("main", &moved, "early moves")?;
         rolled_out(scene, &from, &second, 1).await?;
@@ -158,7 +155,7 @@ fn an_object_that_moves_to_another_group_is_handed_over() -> Result<()> {
         scene.fleet().patch::<SyncGroup>(&from, suspended(true)).await?;
         let moved = [
             Change::Remove("from/late.yaml"),
-            put("to/late.yaml", late.as_bytes()),
+            Change::Write("to/late.yaml", late.as_bytes()),
         ];
         let third = scene.repo.commit_to("main", &moved, "late moves")?;
         rolled_out(scene, &to, &third, 1).await?;

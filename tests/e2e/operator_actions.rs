@@ -300,7 +300,7 @@ fn a_failed_cluster_is_skipped_or_retried() -> Result<()> {
             let path_end = format!("/configmaps/{}", scene.own("settings"));
             Ok(requests
                 .iter()
-                .filter(|request| request.method == http::Method::PATCH && request.path.ends_with(&path_end))
+                .filter(|request| request.is_patch() && request.path.ends_with(&path_end))
                 .count())
         };
         let before = refusals(scene)?;

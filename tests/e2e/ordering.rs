@@ -1,7 +1,6 @@
 //! Definitions and their objects in one commit; immutable fields.
 
 use anyhow::{Context, Result};
-use http::Method;
 use serde_json::json;
 use starling_api::SyncResource;
 
@@ -30,7 +29,7 @@ fn t35_a_definition_and_its_object_in_one_commit() -> Result<()> {
                 (status.attempts, status.problems.len(), status.changes.created),
                 (0, 0, 2)
             );
-            let writes = scene.proxy(member)?.count(&Method::PATCH, "/gears/one");
+            let writes = scene.proxy(member)?.patches("/gears/one");
             assert_eq!(writes, 1, "{member}: not sent before its kind was served");
         }
         Ok(())

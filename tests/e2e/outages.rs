@@ -3,11 +3,13 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use http::{Method, StatusCode};
 use k8s_openapi::api::core::v1::Secret;
 use serde_json::json;
 use starling_api::conditions::{self, READY};
 use starling_api::{Cluster, RolloutPhase};
-use starling_testkit::{Fault, Stage, wait};
+use starling_testkit::fleet::{MANAGEMENT, TIMEOUT};
+use starling_testkit::{Fault, Match, Stage, wait};
 
 use crate::world::{MEMBERS, Scene, all, blocked_by, exclusive_scene, is_ready, problems, ready};
 
@@ -123,6 +125,37 @@ fn a_member_that_fails_during_a_rollout_keeps_its_slot_and_catches_up_after_two_
             scene.values_sent("m1", "settings", &["v1", "v2", "v3", "v4"])?,
             ["v1", "v2", "v4"]
         );
+        Ok(())
+    })
+}
+
+/// A member and the management cluster are away together, so no status records that the member was lost: its Sync is
+/// not enqueued by a change, and does not wait for its own retry either.
+#[test]
+fn a_member_that_is_lost_together_with_the_management_cluster_continues_with_the_first_response() -> Result<()>
+{
+    exclusive_scene("both", async |scene| {
+        let first = scene.commit(&[("settings", "v1")])?;
+        scene.follow_main().await?;
+        scene.select(&["m1"]).await?;
+        scene.group(json!({}), json!({"retryInterval": "1h"})).await?;
+        scene.succeeded(&first).await?;
+
+        let member = scene.proxy("m1")?;
+        let hub = scene.proxy(MANAGEMENT)?;
+        let away = member.on(Match::any(), Fault::CutBefore);
+        let status = Match::method(Method::PATCH).path_ends_with("/clusters/m1/status");
+        let unwritten = hub.on(status, Fault::status(StatusCode::SERVICE_UNAVAILABLE));
+        let second = scene.commit(&[("settings", "v2")])?;
+        wait::until(TIMEOUT, "the loss of m1 is not recorded", async || {
+            unwritten.fired() > 0
+        })
+        .await?;
+        let cluster: Cluster = scene.fleet().get("m1").await?;
+        assert!(is_ready(&cluster), "{cluster:?}");
+        member.remove(&away);
+        hub.remove(&unwritten);
+        scene.succeeded(&second).await?;
         Ok(())
     })
 }

@@ -33,7 +33,7 @@ fn program(scene: &Scene, arguments: &[&str]) -> Result<Command> {
     Ok(command)
 }
 
-async fn run(scene: &Scene, arguments: &[&str]) -> Result<CommandResult> {
+pub(crate) async fn run(scene: &Scene, arguments: &[&str]) -> Result<CommandResult> {
     let output = program(scene, arguments)?.output().await?;
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let code = output.status.code().context("killed by a signal")?;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use http::{Method, StatusCode};
 use kube::api::DeleteParams;
 use serde_json::{Value, json};
@@ -13,6 +13,7 @@ use starling_testkit::{Fault, Match, wait};
 
 use crate::deletion_approvals::{approve, membership_held};
 use crate::operator_actions::say;
+use crate::read_commands::run;
 use crate::world::{Scene, all, blocked_by, config_map, exclusive_scene, shared_scene};
 
 const CLUSTERS: [&str; 3] = ["m1", "m2", "m3"];
@@ -73,6 +74,9 @@ fn a_removed_entry_is_rolled_out_like_a_commit() -> Result<()> {
             status.observed_generation == generation && blocked_by(status).contains("Suspended")
         };
         scene.status("the group is suspended", held).await?;
+        let removal = json!([{"cause": "EntryRemoved", "entry": "tools", "policy": "Delete", "objects": 3,
+            "clusters": CLUSTERS}]);
+        all_commands_tell(scene, &removal).await?;
         assert_eq!(scene.values(&CLUSTERS, "tool").await?, all("one", 3));
 
         let resume = json!({"spec": {"suspend": false}});
@@ -96,6 +100,24 @@ fn a_removed_entry_is_rolled_out_like_a_commit() -> Result<()> {
         assert_eq!(scene.values(&CLUSTERS, "settings").await?, all("one", 3));
         Ok(())
     })
+}
+
+/// `why`, `plan` and `simulate` show the same removals.
+async fn all_commands_tell(scene: &Scene, expected: &Value) -> Result<()> {
+    for command in [&["why"][..], &["plan", "--allow-insecure-sources"], &["simulate"]] {
+        let (_, out, error) = run(scene, &[command, &[scene.name, "-o", "json"]].concat()).await?;
+        let value: Value =
+            serde_json::from_str(&out).with_context(|| format!("{command:?}: {out}\n{error}"))?;
+        // `why` explains several subjects.
+        let of_group = value.get(0).unwrap_or(&value);
+        // The inventories of Syncs and the deletes of a dry run are told apart.
+        let told = of_group["removals"].as_array().into_iter().flatten();
+        let told: Vec<&Value> = told
+            .filter(|removal| removal["cause"] != "ObjectsRemoved")
+            .collect();
+        assert_eq!(json!(told), *expected, "{command:?}");
+    }
+    Ok(())
 }
 
 /// Waits until `starling why` says so of the Sync of `m3`.
@@ -127,6 +149,15 @@ fn a_cluster_that_leaves_waits_for_its_stage_and_for_a_paused_rollout() -> Resul
         scene.fleet().patch::<SyncGroup>(scene.name, patch).await?;
         scene.label("m3", scene.name, None).await?;
         why_names(scene, "the rollout is paused").await?;
+        let removal =
+            json!([{"cause": "ClusterUnselected", "policy": "Delete", "objects": 2, "clusters": ["m3"]}]);
+        all_commands_tell(scene, &removal).await?;
+        let text = say(scene, &["why", "cluster/m3"]).await?;
+        assert!(
+            text.contains("left the group; its Syncs are not removed yet"),
+            "{text}"
+        );
+        assert!(text.contains("the rollout is paused"), "{text}");
         say(scene, &["resume", scene.name, "--reason", "done"]).await?;
         why_names(scene, "wait for the stage").await?;
         let sync: SyncResource = scene.fleet().get(&scene.sync_name("m3")).await?;
@@ -152,6 +183,15 @@ fn a_suspended_group_that_is_deleted_deletes_nothing_until_it_is_resumed() -> Re
             ready.is_some_and(|ready| ready.message.contains("the group is suspended"))
         };
         scene.status("the deletion waits", is_held).await?;
+        let removal =
+            json!([{"cause": "GroupDeleted", "policy": "Delete", "objects": 6, "clusters": CLUSTERS}]);
+        all_commands_tell(scene, &removal).await?;
+        let text = say(scene, &["why", scene.name]).await?;
+        assert!(
+            text.contains("is being deleted") && text.contains("the group is suspended"),
+            "{text}"
+        );
+        assert!(text.contains("removes 6 objects on 3 clusters"), "{text}");
         assert_eq!(scene.values(&CLUSTERS, "tool").await?, all("one", 3));
         // The canary does not go, and the clusters behind it stay.
         let canary = scene.proxy("m1")?;

@@ -440,7 +440,7 @@ pub(crate) fn blocked_by(status: &SyncGroupStatus) -> BTreeSet<String> {
     blockers.map(|blocker| blocker.reason.clone()).collect()
 }
 
-fn merge(into: &mut Value, fields: Value) {
+pub(crate) fn merge(into: &mut Value, fields: Value) {
     if let (Some(into), Value::Object(fields)) = (into.as_object_mut(), fields) {
         into.extend(fields);
     }

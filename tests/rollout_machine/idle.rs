@@ -130,7 +130,7 @@ fn release_not_stored(machine: &Machine) -> Result<End, String> {
 fn check_removed_clusters(machine: &Machine, plan: &Plan) -> Result<(), String> {
     let api = &machine.world.api;
     let leaving = match api.deselection(machine.world.spec.max_unselected) {
-        Deselection::Free(leaving) => leaving,
+        Deselection::Free(leaving) | Deselection::Approved(leaving) => leaving,
         Deselection::Held(_) => return Ok(()),
     };
     if leaving.is_empty() || plan.removals.values().all(removal_waits_for_someone) {

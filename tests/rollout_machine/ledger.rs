@@ -59,14 +59,14 @@ impl ports::Ledger for Port<'_> {
         fn close_interrupted(ended_at: Timestamp) -> u64;
         fn begin_rollout(rollout: &'a Rollout) -> bool;
         fn end_rollout(
-            group_uid: &'a str,
+            group_id: &'a str,
             id: &'a str,
             outcome: RolloutOutcome,
             ended_at: Timestamp
         ) -> bool;
-        fn rollouts(group_uid: &'a str) -> Vec<RolloutRecord>;
+        fn rollouts(group_id: &'a str) -> Vec<RolloutRecord>;
         fn append_journal(entry: &'a NewEntry) -> ();
-        fn journal_tail(group_uid: &'a str) -> Vec<Entry>;
+        fn journal_tail(group_id: &'a str) -> Vec<Entry>;
         fn load_records(cluster_id: &'a str, owner: &'a str) -> Recorded;
         fn other_owners(
             cluster_id: &'a str,

@@ -200,7 +200,7 @@ impl Machine {
         } = transition;
         self.memory.blocked = blocked.map(|blocked| blocked.reason);
         let group = GroupIdentity {
-            uid: UID.to_owned(),
+            id: UID.to_owned(),
             namespace: "fleet".to_owned(),
             name: GROUP.to_owned(),
         };
@@ -322,6 +322,7 @@ impl Machine {
             membership_held: leaving.held.is_some(),
             unselected: &[],
             offer: &offer,
+            identity: None,
             generation: None,
             requested_at: None,
             reported_at: self.memory.reported_at,
@@ -366,7 +367,7 @@ impl Machine {
                 continue;
             };
             let key = AdmissionKey {
-                group_uid: UID.to_owned(),
+                group_id: UID.to_owned(),
                 rollout: cluster.rollout.to_string(),
                 entry: ENTRY.to_owned(),
                 cluster: name.clone(),

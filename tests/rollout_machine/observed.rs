@@ -29,7 +29,7 @@ pub(crate) struct Leaving {
 impl Leaving {
     pub(crate) fn observe(cache: &Api, memory: &Memory, allowed: IntOrPercent, now: Timestamp) -> Self {
         let (clusters, held) = match cache.deselection(allowed) {
-            Deselection::Free(clusters) => (clusters, None),
+            Deselection::Free(clusters) | Deselection::Approved(clusters) => (clusters, None),
             Deselection::Held(held) => (BTreeSet::new(), Some(held)),
         };
         let group = ObjectKey::new("fleet", GROUP);
@@ -72,6 +72,7 @@ impl Observations for Observed<'_> {
             group: GROUP,
             since: Timestamp::UNIX_EPOCH,
             rollout: rollout.id,
+            started_at: &rollout.start_time,
             digest: (!digest.is_empty()).then_some(digest),
         };
         operator_actions(subject, &self.cache.actions, &self.cache.approvals)
@@ -99,7 +100,7 @@ impl Observations for Observed<'_> {
         self.lent += 1;
         let known_good = rolling.known_good.as_ref().map(|good| good.digest.clone());
         let view = |cluster: &Cluster| ClusterView {
-            uid: cluster.member.uid.clone(),
+            id: cluster.member.uid.clone(),
             reach: cluster.member.reach.clone(),
             stage: cluster.stage,
             windows: Vec::new(),
@@ -143,6 +144,8 @@ impl Observations for Observed<'_> {
                     depends_on: BTreeSet::new(),
                     removing_since: None,
                     suspended: false,
+                    budget_until: None,
+                    approval: None,
                 };
                 (sync_name(name), sync)
             })

@@ -9,6 +9,7 @@ use starling_api::{
     ActionType, EntryRevision, IntOrPercent, OnNewRevision, RollbackType, RolloutAction, RolloutActionSpec,
     RolloutApproval, RolloutApprovalSpec, RolloutPhase, RolloutStatus, SyncEntry, SyncGroupStatus,
 };
+use starling_core::deletion_budget::Left;
 use starling_core::journal::RecordedPlan;
 use starling_core::membership::{Deselection, Members, deselection};
 use starling_core::plan::{Progress, Strategy};
@@ -115,6 +116,8 @@ impl Api {
             selected: &self.selected().map(|(name, _)| name.clone()).collect(),
             unknown: &BTreeSet::new(),
             allowed,
+            recent: Left::default(),
+            going: &BTreeSet::new(),
             approved: &self.approved_deselection,
         })
     }

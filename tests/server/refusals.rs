@@ -56,3 +56,21 @@ async fn folders_in_use_used_ports_and_invalid_names_are_refused() -> Result<()>
     assert_eq!(std::fs::read_to_string(world.kubeconfig())?, kubeconfig);
     world.stop().await
 }
+
+/// The server, its controller and the commands that ask it connect to this machine, where a proxy has nothing to do.
+#[tokio::test]
+async fn a_proxy_in_the_environment_is_not_used_for_this_machine() -> Result<()> {
+    let mut world = World::new()?;
+    let proxy = [("HTTPS_PROXY", "http://127.0.0.1:9")];
+    world.launch_with(&[], &proxy)?;
+    world.serves().await?;
+    let output = Command::new(program())
+        .args(["get", "clusters"])
+        .env("KUBECONFIG", world.kubeconfig())
+        .env("HOME", world.path())
+        .envs(proxy)
+        .output()
+        .await?;
+    assert!(output.status.success(), "{output:?}");
+    world.stop().await
+}

@@ -46,12 +46,20 @@ impl World {
 
     /// Starts the program without waiting for it.
     pub(crate) fn launch(&mut self, arguments: &[&str]) -> Result<()> {
+        self.launch_with(arguments, &[])
+    }
+
+    /// As [`World::launch`], with variables in the environment.
+    pub(crate) fn launch_with(&mut self, arguments: &[&str], variables: &[(&str, &str)]) -> Result<()> {
         self.starts += 1;
         let log = self.folder.path().join(format!("log-{}", self.starts));
         let launch = Launch::new("server", program(), log)
             .args(["server", "--embedded", "--allow-insecure-sources", "--data-dir"])
             .arg(self.data())
             .args(arguments);
+        let launch = variables
+            .iter()
+            .fold(launch, |launch, (name, value)| launch.env(*name, *value));
         self.process = Some(Process::start(&launch)?);
         Ok(())
     }

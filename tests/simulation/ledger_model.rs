@@ -78,7 +78,7 @@ impl Generator {
 
     fn admission_key(&mut self) -> AdmissionKey {
         AdmissionKey {
-            group_uid: self.name("g"),
+            group_id: self.name("g"),
             rollout: self.below(25).to_string(),
             entry: self.name("e"),
             cluster: self.name("c"),
@@ -98,7 +98,7 @@ impl Generator {
 
     fn attempt(&mut self) -> Attempt {
         Attempt {
-            sync_uid: format!("s{}", self.below(2)),
+            sync_id: format!("s{}", self.below(2)),
             namespace: "ns".to_owned(),
             name: "s".to_owned(),
             cluster: self.name("c"),
@@ -167,7 +167,7 @@ impl Generator {
     fn call(&mut self) -> Call {
         match self.below(63) {
             40..=59 => Call::Journal(NewEntry {
-                group_uid: self.one(&["g0", "g0", "g0", "g1"]).to_owned(),
+                group_id: self.one(&["g0", "g0", "g0", "g1"]).to_owned(),
                 namespace: "ns".to_owned(),
                 name: "g".to_owned(),
                 rollout: i64::try_from(self.below(25)).unwrap(),
@@ -193,7 +193,7 @@ impl Generator {
             ),
             24 => Call::CloseInterrupted(self.time()),
             25..=29 => Call::BeginRollout(Rollout {
-                group_uid: self.one(&["g0".to_owned(), "g0".to_owned(), "g1".to_owned()]),
+                group_id: self.one(&["g0".to_owned(), "g0".to_owned(), "g1".to_owned()]),
                 id: self.below(25).to_string(),
                 namespace: "ns".to_owned(),
                 name: "g".to_owned(),
@@ -304,10 +304,10 @@ async fn histories(sqlite: &Ledger, fake: &MemoryLedger, folder: &Path) -> (Vec<
         .journals("ns", "g")
         .await
         .unwrap();
-    journals.sort_by(|one, other| one.group_uid.cmp(&other.group_uid));
+    journals.sort_by(|one, other| one.group_id.cmp(&other.group_id));
     for journal in journals {
         assert_eq!(check_chain(&journal.chain, &journal.entries), []);
-        other.push(text_of(fake.journal(&journal.group_uid)));
+        other.push(text_of(fake.journal(&journal.group_id)));
         one.push(text_of(Ok::<_, LedgerError>(Some(journal))));
     }
     for n in 0..3 {

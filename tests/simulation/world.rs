@@ -173,6 +173,8 @@ impl World {
             concurrency: 20,
             kustomize: None,
             sops: None,
+            deletions: Default::default(),
+            addresses: Default::default(),
         };
         let client = net::client(HUB, &self.cluster(HUB)?.token())?;
         Ok(Controller::start_on(ports, client, settings, Readiness::default()).await?)

@@ -16,8 +16,24 @@ pub const GROUP_MANAGER: &str = "starling-group";
 pub const OWNER_LABEL: &str = "starling.dev/owner";
 /// Label on the Syncs of a group: name of the SyncGroup.
 pub const GROUP_LABEL: &str = "starling.dev/group";
+/// Label on the kept releases of a group: identity of the SyncGroup, as in `status.identity.id`.
+pub const GROUP_ID_LABEL: &str = "starling.dev/group-id";
 /// Label on the Syncs of a group: name of the Cluster.
 pub const CLUSTER_LABEL: &str = "starling.dev/cluster";
+
+/// Field manager of the counts of deletions in status. A separate manager, because the controller of Syncs
+/// counts the deletions of a group.
+pub const DELETIONS_MANAGER: &str = "starling-deletions";
+
+/// Annotation on a RolloutAction or RolloutApproval: start time of the rollout that it counts for, or
+/// [`COUNTS_FOR_NONE`]. Set by the controller when it first sees the object. The creation time of an object changes
+/// with a restore to another API server, and the numbers of rollouts may begin again; the start time does neither.
+pub const COUNTS_FOR: &str = "starling.dev/counts-for";
+/// Value of [`COUNTS_FOR`] of an object that was written for another rollout of the same number.
+pub const COUNTS_FOR_NONE: &str = "none";
+/// Annotation on a RolloutAction or RolloutApproval: its creation time when the controller first saw it, in RFC 3339
+/// format. It orders actions.
+pub const FIRST_CREATED_AT: &str = "starling.dev/first-created-at";
 
 /// Annotation on any kind: a new value requests a reconciliation. `status.lastHandledReconcileAt` repeats the
 /// value. On a Sync, a Cluster or a SyncGroup it requests that every object is compared with the cluster.
@@ -36,10 +52,11 @@ pub const ADMITTED_AT: &str = "starling.dev/admitted-at";
 pub const GATE: &str = "starling.dev/gate";
 
 /// Annotation on a Sync or SyncGroup: digest of the deletions that an operator approves, as reported in the
-/// condition `DeletionHeld`. On a SyncGroup it applies to all its Syncs.
+/// condition `DeletionHeld`. On a SyncGroup it applies to all its Syncs. A digest approves once, until it is removed
+/// and set again.
 pub const APPROVE_DELETIONS: &str = "starling.dev/approve-deletions";
 /// Annotation on a SyncGroup: digest of the membership change that an operator approves, as reported in the
-/// condition `MembershipHeld`.
+/// condition `MembershipHeld`. A digest approves once, until it is removed and set again.
 pub const APPROVE_MEMBERSHIP: &str = "starling.dev/approve-membership";
 /// Annotation on a Sync: `"true"` removes the finalizer although the member is unreachable.
 pub const ABANDON: &str = "starling.dev/abandon";
@@ -51,6 +68,14 @@ pub const FINALIZER: &str = "starling.dev/finalizer";
 pub const RECONCILE: &str = "starling.dev/reconcile";
 /// Annotation on an object of a member: with `disabled`, Starling neither prunes nor deletes the object.
 pub const PRUNE: &str = "starling.dev/prune";
+/// Annotation on an object of a member, in git or set on the member: with `Confirm`, Starling deletes the object
+/// only after an approval.
+pub const DELETION: &str = "starling.dev/deletion";
+/// Annotation on a Sync or SyncGroup: objects that were no longer rendered at this time, in RFC 3339 format, and wait
+/// for `pruneGrace`, are not deleted. Starling no longer manages them.
+pub const UNDELETE: &str = "starling.dev/undelete";
+/// Value of [`DELETION`] that has an effect.
+pub const CONFIRM: &str = "Confirm";
 /// Value of [`RECONCILE`] and [`PRUNE`] that has an effect.
 pub const DISABLED: &str = "disabled";
 /// Annotation on an object in git: with `enabled`, Starling recreates the object when an immutable field
@@ -76,3 +101,5 @@ pub const SYSTEM_NAMESPACE: &str = "starling-system";
 pub const INVENTORY_PREFIX: &str = "starling-inventory-";
 /// ConfigMap on the management cluster that holds the installation ID.
 pub const INSTALLATION: &str = "starling-installation";
+/// ConfigMap on the management cluster that holds the counts of the deletions of the installation.
+pub const DELETIONS: &str = "starling-deletions";

@@ -11,6 +11,32 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 /// number with at most nine digits before and after the point.
 const PATTERN: &str = r"^([0-9]{1,9}(\.[0-9]{1,9})?(h|m|s|ms))+$";
 
+/// The longest text.
+const MAX_LENGTH: u32 = 64;
+/// The longest duration: a year. Longer ones are used as if they were this long. The API server refuses them in new
+/// specs, but an object may be older than the limit.
+const LONGEST: std::time::Duration = std::time::Duration::from_secs(365 * 86_400);
+
+/// [`LONGEST`], for [`at_most`].
+pub(crate) const YEAR: &str = "8760h";
+/// The longest timeout of one request or attempt, which occupies a worker or a slot, for [`at_most`].
+pub(crate) const HOUR: &str = "1h";
+
+/// A rule of the schema, as in `x-kubernetes-validations`.
+#[derive(Serialize)]
+pub(crate) struct Maximum {
+    rule: String,
+    message: String,
+}
+
+/// Returns the rule that limits a duration.
+pub(crate) fn at_most(longest: &str) -> [Maximum; 1] {
+    [Maximum {
+        rule: format!("duration(self) <= duration('{longest}')"),
+        message: format!("must be at most {longest}"),
+    }]
+}
+
 /// A duration, written as `90s`, `1h30m` or `500ms`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Duration(std::time::Duration);
@@ -38,10 +64,10 @@ impl Duration {
         Self(std::time::Duration::from_secs(seconds))
     }
 
-    /// Returns the duration as a type of the standard library.
+    /// Returns the duration as a type of the standard library, at most a year.
     #[must_use]
-    pub const fn as_std(self) -> std::time::Duration {
-        self.0
+    pub fn as_std(self) -> std::time::Duration {
+        self.0.min(LONGEST)
     }
 
     /// Returns whether the duration is `0s`.
@@ -155,7 +181,7 @@ impl JsonSchema for Duration {
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({"type": "string", "pattern": PATTERN})
+        json_schema!({"type": "string", "maxLength": MAX_LENGTH, "pattern": PATTERN})
     }
 }
 
@@ -178,6 +204,13 @@ mod tests {
             assert_eq!(duration.as_std().as_millis(), millis, "{text}");
             assert_eq!(duration.to_string(), printed, "{text}");
         }
+    }
+
+    #[test]
+    fn a_longer_duration_than_a_year_is_used_as_a_year() {
+        let long: Duration = "999999999h".parse().unwrap();
+        assert_eq!(long.as_std(), YEAR.parse::<Duration>().unwrap().as_std());
+        assert_eq!(long.to_string(), "999999999h", "it is printed as it was written");
     }
 
     #[test]

@@ -10,6 +10,8 @@
 mod cluster;
 pub mod conditions;
 mod constants;
+mod deletion;
+mod deletion_approval;
 mod duration;
 mod limit;
 mod reference;
@@ -27,6 +29,8 @@ use kube_core::CustomResourceExt;
 
 pub use cluster::*;
 pub use constants::*;
+pub use deletion::*;
+pub use deletion_approval::*;
 pub use duration::*;
 pub use limit::*;
 pub use reference::*;
@@ -46,6 +50,7 @@ pub fn definitions() -> Vec<CustomResourceDefinition> {
         SyncGroup::crd(),
         RolloutApproval::crd(),
         RolloutAction::crd(),
+        DeletionApproval::crd(),
     ];
     for version in definitions
         .iter_mut()

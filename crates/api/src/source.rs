@@ -5,6 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::conditions::Condition;
+use crate::duration::{HOUR, YEAR, at_most};
 use crate::{Duration, LocalRef, schema};
 
 /// Desired state of a Source.
@@ -48,9 +49,11 @@ pub struct SourceSpec {
     /// Interval at which the repository is checked for a new revision. A webhook or the annotation
     /// `starling.dev/requested-at` triggers a check at once. Defaults to 1m.
     #[serde(default = "default_interval")]
+    #[schemars(extend("x-kubernetes-validations" = at_most(YEAR)))]
     pub interval: Duration,
     /// Timeout of one request to the repository. Defaults to 1m.
     #[serde(default = "default_timeout")]
+    #[schemars(extend("x-kubernetes-validations" = at_most(HOUR)))]
     pub timeout: Duration,
     /// Whether to stop checking the repository. While true, the last revision stays in use. Defaults to
     /// false.

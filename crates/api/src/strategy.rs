@@ -5,6 +5,7 @@ use kube_derive::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::duration::{YEAR, at_most};
 use crate::{Duration, IntOrPercent, LocalRef, schema};
 
 /// Strategy by which a release rolls out across the clusters of a group.
@@ -24,14 +25,17 @@ pub struct RolloutStrategy {
     /// Time that a cluster has to become healthy (without `wait`: to be applied) after its admission, not
     /// counting the soak time. After that the cluster counts as failed. Defaults to 15m.
     #[serde(default = "default_deadline")]
+    #[schemars(extend("x-kubernetes-validations" = at_most(YEAR)))]
     pub progress_deadline: Duration,
     /// Time over which the starts of the clusters of a stage are spread. A cluster takes a slot only after
     /// its share of the jitter has passed. Defaults to 0s.
     #[serde(default)]
+    #[schemars(extend("x-kubernetes-validations" = at_most(YEAR)))]
     pub jitter: Duration,
     /// Minimum time for which a cluster must stay healthy without interruption before it is done (soak time).
     /// Defaults to 0s.
     #[serde(default)]
+    #[schemars(extend("x-kubernetes-validations" = at_most(YEAR)))]
     pub min_success_time: Duration,
     /// Maximum number of reachable clusters that are in flight or not healthy at the same time, as a number
     /// or as a percentage of the selected clusters. A percentage rounds down, to at least 1. Defaults to
@@ -62,7 +66,7 @@ pub struct RolloutStrategy {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 50), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub stages: Vec<Stage>,
-    /// How a rollback proceeds.
+    /// Rollback strategy.
     #[serde(default)]
     pub rollback: Rollback,
 }
@@ -175,6 +179,7 @@ pub struct StageTask {
     pub type_: StageTaskType,
     /// Time to wait. Required for a TimedWait, not allowed for other types.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("x-kubernetes-validations" = at_most(YEAR)))]
     pub wait_time: Option<Duration>,
     /// Webhook to call. Required for a Webhook, not allowed for other types.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -188,9 +193,11 @@ pub struct StageTask {
     /// Time after which the gate fails, counted from its start. Allowed for a Webhook, a Metric and a Job.
     /// Defaults to 5m, or 1h for a Job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("x-kubernetes-validations" = at_most(YEAR)))]
     pub timeout: Option<Duration>,
     /// Interval between two attempts, at least 1s. Allowed for a Webhook and a Metric. Defaults to 30s.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("x-kubernetes-validations" = at_most(YEAR)))]
     pub interval: Option<Duration>,
 }
 

@@ -7,7 +7,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::conditions::Condition;
-use crate::{Duration, LocalRef, ObjectSelector, schema};
+use crate::duration::{HOUR, YEAR, at_most};
+use crate::{DeletionBudget, Deletions, Duration, LocalRef, ObjectSelector, schema};
 
 /// Desired state of a Sync.
 #[derive(CustomResource, KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -34,17 +35,23 @@ use crate::{Duration, LocalRef, ObjectSelector, schema};
     doc = "Sync applies the manifests of one Source to one Cluster. It follows its Source, or belongs to a SyncGroup that decides when the Sync applies which revision."
 )]
 #[x_kube(validation = Rule::new("has(self.groupRef) == has(oldSelf.groupRef) && (!has(self.groupRef) || self.groupRef == oldSelf.groupRef)").message("groupRef is immutable"))]
+#[x_kube(validation = Rule::new("self.clusterRef == oldSelf.clusterRef").message("clusterRef is immutable: create another Sync, and delete this one with the deletionPolicy that its objects need"))]
+#[x_kube(validation = Rule::new("!has(self.deletionBudget) || !has(self.deletionBudget.clusters)").message("deletionBudget.clusters is allowed for a SyncGroup only"))]
 #[serde(rename_all = "camelCase")]
 pub struct SyncSpec {
     /// SyncGroup and entry that the Sync belongs to. Set by the SyncGroup controller only, and immutable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group_ref: Option<GroupRef>,
-    /// Cluster to apply to.
+    /// Cluster to apply to. Immutable: the inventory of the Sync is on the cluster.
     pub cluster_ref: LocalRef,
     /// Revision to apply. Without `groupRef`, an empty revision is the latest revision of the Source. With
     /// `groupRef`, an empty revision means that the Sync is not admitted and applies nothing.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub revision: String,
+    /// Limit of the deletions of this Sync within a window of time. A prune also requires an approval if it
+    /// deletes more than half of the objects, at least ten, within the window. Defaults to no other limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deletion_budget: Option<DeletionBudget>,
     /// What to apply, and how.
     #[serde(flatten)]
     pub template: SyncTemplate,
@@ -86,6 +93,11 @@ pub struct SyncTemplate {
     /// Whether to delete objects from the cluster that are no longer in the repository. Defaults to true.
     #[serde(default = "yes")]
     pub prune: bool,
+    /// How long objects that are no longer in the repository stay before they are pruned. Until then, the objects
+    /// are in `status.pendingDeletions`, and keep running. Defaults to 0s.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    #[schemars(extend("x-kubernetes-validations" = at_most(YEAR)))]
+    pub prune_grace: Duration,
     /// Whether to prune all objects when the build yields none. Defaults to false, which reports an error
     /// instead.
     #[serde(default)]
@@ -96,13 +108,16 @@ pub struct SyncTemplate {
     /// Timeout of one attempt. With `wait`, also the time that the objects have to become healthy. Defaults
     /// to 5m.
     #[serde(default = "default_timeout")]
+    #[schemars(extend("x-kubernetes-validations" = at_most(HOUR)))]
     pub timeout: Duration,
     /// Maximum time between two checks for drift. Defaults to 10m.
     #[serde(default = "default_interval")]
+    #[schemars(extend("x-kubernetes-validations" = at_most(YEAR)))]
     pub interval: Duration,
     /// Initial delay before a failed attempt is retried. The delay doubles with every failure up to 10m, with
     /// jitter. Defaults to 30s.
     #[serde(default = "default_retry_interval")]
+    #[schemars(extend("x-kubernetes-validations" = at_most(YEAR)))]
     pub retry_interval: Duration,
     /// Whether to delete and recreate an object when an immutable field changes. Defaults to false. The
     /// annotation `starling.dev/force: enabled` does the same for one object.
@@ -171,7 +186,7 @@ pub enum ConflictPolicy {
 }
 
 /// What to do with objects on a cluster when their owner goes away.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub enum DeletionPolicy {
     /// Leave the objects on the cluster.
     #[default]
@@ -261,6 +276,12 @@ pub struct SyncStatus {
     /// Deletions that require an approval. Absent if there are none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_deletions: Option<DeletionHold>,
+    /// Deletions that count against the deletion budget. Absent if there were none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deletions: Option<Deletions>,
+    /// Objects that are no longer in the repository and are deleted after `pruneGrace`. Absent if there are none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pending_deletions: Option<PendingDeletions>,
     /// Objects that the annotation `starling.dev/reconcile: disabled` excludes from the apply. Absent if there are
     /// none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -269,8 +290,9 @@ pub struct SyncStatus {
     #[serde(default)]
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     pub problems: Vec<ObjectProblem>,
-    /// Conditions of the Sync. Known types are Ready, Reconciling, Stalled, Healthy, DeletionHeld and
-    /// Contested.
+    /// Conditions of the Sync. Known types are Ready, Reconciling, Stalled, Healthy, DeletionHeld, Contested
+    /// and RestoreDetected (the management cluster was restored, and nothing is written to any cluster until the
+    /// restore is released).
     #[serde(default)]
     #[schemars(with = "Vec<schema::Condition>", extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
@@ -279,8 +301,9 @@ pub struct SyncStatus {
 /// Deletions that require an approval.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct DeletionHold {
-    /// Digest of the list of deletions. To approve them, set the annotation `starling.dev/approve-deletions`
-    /// of the Sync or its SyncGroup to this value.
+    /// Digest of the list of deletions and of the target that replaces the objects. To approve them, create a
+    /// DeletionApproval with this digest for the Sync or its SyncGroup, or set the annotation
+    /// `starling.dev/approve-deletions` of either to this value.
     pub digest: String,
     /// Number of objects to be deleted.
     #[serde(default)]
@@ -288,7 +311,34 @@ pub struct DeletionHold {
     /// Number of objects in the inventory.
     #[serde(default)]
     pub of: u32,
+    /// Deletion budget that the deletions exceed. Empty if they require an approval for another reason.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub budget: String,
+    /// Time at which the deletion budget allows the deletions, in RFC 3339 format. Empty if only an approval does.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub until: String,
     /// Objects to be deleted, at most ten. Objects whose deletion deletes others come first.
+    #[serde(default)]
+    #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
+    pub objects: Vec<String>,
+}
+
+/// Objects that are no longer in the repository and are not deleted yet.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PendingDeletions {
+    /// Number of objects.
+    #[serde(default)]
+    pub count: u32,
+    /// Time at which the first of the objects was no longer in the repository, in RFC 3339 format. It is deleted
+    /// `pruneGrace` later.
+    #[serde(default)]
+    pub first_time: String,
+    /// Time at which the last of the objects was no longer in the repository, in RFC 3339 format. To keep all
+    /// objects, set the annotation `starling.dev/undelete` of the Sync to this value.
+    #[serde(default)]
+    pub last_time: String,
+    /// Names of objects, at most ten. Those that are deleted first come first.
     #[serde(default)]
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     pub objects: Vec<String>,
@@ -345,6 +395,10 @@ pub struct ObjectProblem {
     /// Human-readable message, at most 512 bytes.
     #[serde(default)]
     pub message: String,
+}
+
+const fn is_zero(duration: &Duration) -> bool {
+    duration.is_zero()
 }
 
 fn default_path() -> String {

@@ -6,7 +6,11 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::conditions::Condition;
-use crate::{DeletionPolicy, Duration, IntOrPercent, RolloutStrategy, StageTaskType, SyncTemplate, schema};
+use crate::duration::{YEAR, at_most};
+use crate::{
+    DeletionBudget, DeletionPolicy, Deletions, Duration, IntOrPercent, RolloutStrategy, StageTaskType,
+    SyncTemplate, schema,
+};
 
 /// Desired state of a SyncGroup.
 #[derive(CustomResource, KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -89,11 +93,16 @@ pub struct SyncGroupSpec {
     /// Time for which a cluster stays in the group after it left the selection. A cluster that returns within this
     /// time keeps its objects, whatever whenUnselected says. Use 0s for none. Defaults to 5m.
     #[serde(default = "five_minutes")]
+    #[schemars(extend("x-kubernetes-validations" = at_most(YEAR)))]
     pub unselected_grace: Duration,
     /// What to do with the objects on all clusters when the group is deleted. Orphan leaves them; Delete
     /// deletes them. Defaults to Orphan.
     #[serde(default)]
     pub deletion_policy: DeletionPolicy,
+    /// Limit of the deletions of all Syncs of the group within a window of time. Deletions above the limit wait
+    /// until it allows them, or for an approval (condition DeletionHeld).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deletion_budget: Option<DeletionBudget>,
     /// Rollout strategy.
     #[serde(default)]
     pub rollout_strategy: RolloutStrategy,
@@ -134,6 +143,9 @@ pub struct SyncGroupStatus {
     /// Value of the annotation `starling.dev/requested-at` that the controller handled last.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub last_handled_reconcile_at: String,
+    /// Identity of the group, which a restore of the group to another API server keeps.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub identity: Option<GroupIdentity>,
     /// Number of selected clusters by state. Each cluster counts once.
     #[serde(default)]
     pub clusters: ClusterCounts,
@@ -156,16 +168,37 @@ pub struct SyncGroupStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     pub unselected: Vec<UnselectedClusters>,
+    /// Deletions that count against the deletion budget. Absent if there were none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deletions: Option<Deletions>,
     /// Clusters with problems, the ten most severe.
     #[serde(default)]
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     pub problems: Vec<ClusterProblem>,
     /// Conditions of the SyncGroup. Known types are Ready (every reachable cluster is done with the current
     /// release), Progressing, Stalled, MembershipHeld, DeletionHeld, StagesOverlap (several stages select the
-    /// same cluster) and ImplicitStage (no stage selects some clusters).
+    /// same cluster), ImplicitStage (no stage selects some clusters) and RestoreDetected (the management cluster was
+    /// restored, and nothing is written to any cluster until the restore is released).
     #[serde(default)]
     #[schemars(with = "Vec<schema::Condition>", extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
+}
+
+/// Identity of a SyncGroup. A restore to another API server creates the object with a new UID and a new creation time;
+/// the identity in its status stays. A group that is deleted and created again has another identity.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct GroupIdentity {
+    /// Hash of the installation ID, the namespace, the name and `uid`. Gates, kept releases, the journal and the ledger
+    /// refer to the group by it.
+    #[serde(default)]
+    pub id: String,
+    /// UID of the object that first had this identity.
+    #[serde(default)]
+    pub uid: String,
+    /// Creation time of the object that first had this identity, in RFC 3339 format.
+    #[serde(default)]
+    pub creation_time: String,
 }
 
 /// Clusters that left the selection of a group at one time.
@@ -225,6 +258,10 @@ pub struct RolloutStatus {
     /// Defaults to Forward.
     #[serde(default, skip_serializing_if = "RolloutDirection::is_forward")]
     pub direction: RolloutDirection,
+    /// Whether the rollout is a rollback that began because the rollout before it failed, and not on request. The
+    /// removal of an entry that its release lacks then requires an approval. Defaults to false.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub automatic: bool,
     /// Phase of the rollout: Pending, Progressing, Paused, RollingBack, Succeeded, Failed or Superseded.
     #[serde(default)]
     pub phase: RolloutPhase,

@@ -413,5 +413,7 @@ pub async fn client_from_kubeconfig(name: &str, yaml: &str) -> Result<kube::Clie
         .await
         .map_err(malformed)?;
     config.default_retry = false;
+    // The servers run on this machine, whatever `HTTPS_PROXY` says.
+    config.proxy_url = None;
     kube::Client::try_from(config).map_err(ControlPlaneError::request(name, "client"))
 }

@@ -271,7 +271,7 @@ fn input(
         let state = state(place.stage, number / 3);
         let entries = ENTRIES.map(|entry| (entry.to_owned(), entry_view(entry, state)));
         let view = ClusterView {
-            uid: format!("5a1ee3c4-9d3f-4b52-8f5e-{number:012}"),
+            id: format!("5a1ee3c4-9d3f-4b52-8f5e-{number:012}"),
             reach: Reach::Ready,
             stage: place.stage,
             windows: place.windows,

@@ -32,6 +32,12 @@ pub struct ClockJump {
 pub struct ClockJumps(Vec<ClockJump>);
 
 impl ClockJumps {
+    /// Returns no jumps.
+    #[must_use]
+    pub const fn none() -> Self {
+        Self(Vec::new())
+    }
+
     /// Reports whether there was none.
     #[must_use]
     pub fn is_empty(&self) -> bool {

@@ -80,6 +80,8 @@ pub enum Orphaned {
 /// The condition that a Sync that is being deleted waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Waiting {
+    /// The deletions cannot be counted against the deletion budgets, for this reason.
+    NotCounted(String),
     /// The management cluster has to respond whether a parent is being deleted.
     ParentUnknown(String),
     /// The named Syncs have to be finalized first.

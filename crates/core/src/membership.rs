@@ -10,6 +10,7 @@ use jiff::Timestamp;
 use starling_api::{IntOrPercent, UnselectedClusters};
 
 use crate::apply::budget::is_approved;
+use crate::deletion_budget::Left;
 use crate::digest;
 
 /// One cluster may always leave, whatever the limit.
@@ -26,6 +27,12 @@ pub struct Members<'a> {
     pub unknown: &'a BTreeSet<String>,
     /// The number or share of the previous clusters that may leave at once: `spec.maxUnselected`.
     pub allowed: IntOrPercent,
+    /// The clusters that left a while ago and lost their objects. They count too: clusters that leave one after another
+    /// would otherwise empty the group.
+    pub recent: Left,
+    /// The clusters whose leave was counted or approved and is under way. They leave one after another, and do not
+    /// count again.
+    pub going: &'a BTreeSet<String>,
     /// The digests of approved deselections: see [`is_approved`].
     pub approved: &'a str,
 }
@@ -35,6 +42,8 @@ pub struct Members<'a> {
 pub enum Deselection {
     /// The clusters that may leave; usually none.
     Free(BTreeSet<String>),
+    /// Too many clusters leave at once, and that is approved. To be stored before the first of them leaves.
+    Approved(BTreeSet<String>),
     /// Too many clusters leave at once.
     Held(HeldDeselection),
 }
@@ -44,8 +53,12 @@ pub enum Deselection {
 pub struct HeldDeselection {
     /// The names of the clusters.
     pub lost: BTreeSet<String>,
+    /// The number of clusters that left a while ago.
+    pub recent: usize,
     /// The number of clusters of the group before.
     pub of: usize,
+    /// When fewer of those that left a while ago count; `None`: the clusters are too many whatever left before.
+    pub until: Option<Timestamp>,
     /// The digest over the names, which an approval names.
     pub digest: String,
 }
@@ -58,6 +71,8 @@ pub fn deselection(members: Members<'_>) -> Deselection {
         selected,
         unknown,
         allowed,
+        recent,
+        going,
         approved,
     } = members;
     let lost: BTreeSet<String> = previous
@@ -65,16 +80,30 @@ pub fn deselection(members: Members<'_>) -> Deselection {
         .filter(|name| !selected.contains(*name) && !unknown.contains(*name))
         .cloned()
         .collect();
-    let many = lost.len() > allowed.of_rounded_down(previous.len()).max(LEAST);
-    let digest = digest::of(&("deselection", &lost));
-    if !many || is_approved(approved, &digest) {
+    let of = previous.len() + recent.clusters;
+    let limit = allowed.of_rounded_down(of).max(LEAST);
+    let others = lost.difference(going).count();
+    let many = others > 0 && others + recent.clusters > limit;
+    if !many {
         return Deselection::Free(lost);
     }
+    let digest = deselection_digest(&lost);
+    if is_approved(approved, &digest) {
+        return Deselection::Approved(lost);
+    }
     Deselection::Held(HeldDeselection {
+        until: recent.until.filter(|_| others <= limit),
+        recent: recent.clusters,
         lost,
-        of: previous.len(),
+        of,
         digest,
     })
+}
+
+/// Returns the digest over the names of clusters that leave, which an approval names.
+#[must_use]
+pub fn deselection_digest(lost: &BTreeSet<String>) -> String {
+    digest::of(&("deselection", lost))
 }
 
 /// Returns since when clusters are out of the selection: the time in status, or now. A time that lies ahead does not
@@ -119,7 +148,12 @@ pub fn unselected_status(since: &BTreeMap<String, Timestamp>) -> Vec<UnselectedC
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use starling_api::Deletions;
+
     use super::*;
+    use crate::deletion_budget::{count_left, left};
 
     fn names(range: std::ops::Range<usize>) -> BTreeSet<String> {
         range.map(|number| format!("c{number:03}")).collect()
@@ -131,6 +165,8 @@ mod tests {
             selected: &names(lost..of + 5),
             unknown,
             allowed: IntOrPercent::Percent(20),
+            recent: Left::default(),
+            going: &BTreeSet::new(),
             approved,
         })
     }
@@ -155,6 +191,7 @@ mod tests {
         ] {
             match leave(of, lost, &none, "") {
                 Deselection::Free(free) => assert!(!held && free == names(0..lost), "{lost} of {of}"),
+                Deselection::Approved(_) => panic!("nothing is approved"),
                 Deselection::Held(hold) => {
                     assert!(held, "{lost} of {of}");
                     assert_eq!((hold.lost.len(), hold.of), (lost, of));
@@ -178,6 +215,8 @@ mod tests {
                 selected: &names(lost..of),
                 unknown: &BTreeSet::new(),
                 allowed,
+                recent: Left::default(),
+                going: &BTreeSet::new(),
                 approved: "",
             });
             assert_eq!(
@@ -185,6 +224,31 @@ mod tests {
                 held,
                 "{lost} of {of}, {allowed}"
             );
+        }
+    }
+
+    #[test]
+    fn clusters_that_left_a_while_ago_count() {
+        for (of, lost, recent, held) in [
+            (4, 1, 1, true),
+            (9, 1, 1, false),
+            (9, 1, 2, true),
+            (9, 0, 5, false),
+        ] {
+            let found = deselection(Members {
+                previous: &names(0..of),
+                selected: &names(lost..of),
+                unknown: &BTreeSet::new(),
+                allowed: IntOrPercent::Percent(20),
+                recent: Left {
+                    clusters: recent,
+                    until: Some(Timestamp::UNIX_EPOCH),
+                },
+                going: &BTreeSet::new(),
+                approved: "",
+            });
+            let is_held = matches!(found, Deselection::Held(_));
+            assert_eq!(is_held, held, "{lost} of {of} after {recent}");
         }
     }
 
@@ -200,7 +264,10 @@ mod tests {
         let Deselection::Held(held) = leave(10, 5, &none, "") else {
             panic!("not held")
         };
-        assert_eq!(leave(10, 5, &none, &held.digest), Deselection::Free(names(0..5)));
+        assert_eq!(
+            leave(10, 5, &none, &held.digest),
+            Deselection::Approved(names(0..5))
+        );
         assert!(matches!(leave(10, 6, &none, &held.digest), Deselection::Held(_)));
         assert!(matches!(leave(10, 4, &none, &held.digest), Deselection::Held(_)));
     }
@@ -245,5 +312,61 @@ mod tests {
         let twice = [recorded("2026-01-01T00:00:00Z"), recorded("2026-01-02T00:00:00Z")];
         let times = unselected_since(&twice, &lost, now);
         assert_eq!(times["a"].to_string(), "2026-01-02T00:00:00Z");
+    }
+
+    /// Clusters leave in slots: those that are left of an approved list are another list.
+    #[test]
+    fn the_rest_of_an_approved_list_leaves_and_others_do_not() {
+        let going = names(0..5);
+        let recent = Left {
+            clusters: 1,
+            until: None,
+        };
+        for (lost, held) in [(1..5, false), (4..5, false), (4..6, true)] {
+            let previous = names(1..10);
+            let lost = names(lost);
+            let found = deselection(Members {
+                previous: &previous,
+                selected: &previous.difference(&lost).cloned().collect(),
+                unknown: &BTreeSet::new(),
+                allowed: IntOrPercent::Percent(10),
+                recent,
+                going: &going,
+                approved: "",
+            });
+            assert_eq!(matches!(found, Deselection::Held(_)), held, "{lost:?}");
+        }
+    }
+
+    /// A leave that was counted and then failed, or that waits for a slot, is repeated: its clusters are lost and were
+    /// counted, but they are the same clusters.
+    #[test]
+    fn a_leave_that_is_repeated_counts_once() {
+        let window = Duration::from_secs(3600);
+        let now: Timestamp = "2026-07-01T08:00:00Z".parse().unwrap();
+        for (of, lost) in [(4, 1), (15, 3), (500, 100)] {
+            let mut deletions = Deletions::default();
+            for attempt in 0..3 {
+                for cluster in names(0..lost) {
+                    let going = deletions.leaving.iter().cloned().collect();
+                    let found = deselection(Members {
+                        previous: &names(0..of),
+                        selected: &names(lost..of),
+                        unknown: &BTreeSet::new(),
+                        allowed: IntOrPercent::Percent(20),
+                        recent: left(window, &deletions.counts, now),
+                        going: &going,
+                        approved: "",
+                    });
+                    assert_eq!(
+                        found,
+                        Deselection::Free(names(0..lost)),
+                        "{cluster} in attempt {attempt}"
+                    );
+                    count_left(&mut deletions, &cluster, window, of, now);
+                }
+            }
+            assert_eq!(left(window, &deletions.counts, now).clusters, lost);
+        }
     }
 }

@@ -12,19 +12,22 @@ pub const LONGEST: Duration = Duration::from_secs(60);
 pub const USUAL: Duration = Duration::from_secs(5);
 
 /// Returns the pause of a `Retry-After` header, at most [`LONGEST`]: seconds, or a date (RFC 9110). `None`: it is
-/// neither. A date in the past is no pause.
+/// neither, or it names no time that has yet to pass, such as a date by a clock that is slow. Such a server has said that
+/// it is busy and not for how long: to believe that it asks for no pause would repeat the request every second.
 #[must_use]
 pub fn requested(header: &str, now: Timestamp) -> Option<Duration> {
     let header = header.trim();
     if !header.is_empty() && header.bytes().all(|byte| byte.is_ascii_digit()) {
         // A number that is too large is limited anyway.
         let seconds = header.parse().unwrap_or(u64::MAX);
-        return Some(bounded(Duration::from_secs(seconds)));
+        return named(Duration::from_secs(seconds));
     }
     let at = jiff::fmt::rfc2822::parse(header).ok()?.timestamp();
-    Some(bounded(
-        at.duration_since(now).try_into().unwrap_or(Duration::ZERO),
-    ))
+    named(at.duration_since(now).try_into().ok()?)
+}
+
+fn named(pause: Duration) -> Option<Duration> {
+    (!pause.is_zero()).then(|| bounded(pause))
 }
 
 /// Returns a pause of at most [`LONGEST`].
@@ -51,7 +54,7 @@ mod tests {
     fn seconds_and_dates_are_read_and_bounded() {
         let now = NOW.parse().unwrap();
         let cases = [
-            ("0", Some(0)),
+            ("0", None),
             ("7", Some(7)),
             (" 7 ", Some(7)),
             ("60", Some(60)),
@@ -60,7 +63,7 @@ mod tests {
             ("99999999999999999999999999", Some(60)),
             ("Thu, 01 Jan 2026 12:00:09 GMT", Some(9)),
             ("Thu, 01 Jan 2026 13:00:00 GMT", Some(60)),
-            ("Thu, 01 Jan 2026 11:00:00 GMT", Some(0)),
+            ("Thu, 01 Jan 2026 11:00:00 GMT", None),
             ("", None),
             ("-5", None),
             ("1.5", None),

@@ -45,6 +45,14 @@ pub fn owner(installation: &str, namespace: &str, owner: Owner<'_>) -> String {
     digest.trim_start_matches("sha256:").chars().take(32).collect()
 }
 
+/// Returns the identity of a group: 32 hex digits, as an owner label. `uid`: the UID of the object that first had it. A
+/// group with the same name that is created later has another one.
+#[must_use]
+pub fn group_id(installation: &str, namespace: &str, group: &str, uid: &str) -> String {
+    let digest = digest::of(&("group", installation, namespace, group, uid));
+    digest.trim_start_matches("sha256:").chars().take(32).collect()
+}
+
 /// The owner of objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner<'a> {

@@ -35,6 +35,7 @@ pub fn of_template(prefix: &str, template: &SyncTemplate) -> Vec<String> {
         target_namespace: _,
         substitute: _,
         prune: _,
+        prune_grace: _,
         allow_empty: _,
         wait: _,
         timeout: _,

@@ -131,11 +131,11 @@ impl Window {
             .flat_map(move |day| {
                 self.ranges
                     .iter()
-                    .filter_map(move |range| self.interval(day, *range))
+                    .filter_map(move |&(begin, end)| self.interval(day, begin, end))
             })
     }
 
-    fn interval(&self, day: Date, (begin, end): (u16, u16)) -> Option<(Timestamp, Timestamp)> {
+    fn interval(&self, day: Date, begin: u16, end: u16) -> Option<(Timestamp, Timestamp)> {
         let end_day = if end > begin { day } else { day.tomorrow().ok()? };
         let begin = self.instant(at_minute(day, begin)?, Occurrence::First)?;
         let end = self.instant(at_minute(end_day, end)?, Occurrence::Second)?;

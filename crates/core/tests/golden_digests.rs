@@ -14,6 +14,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 use starling_api::{IntOrPercent, SyncTemplate};
+use starling_core::deletion_budget::Left;
 use starling_core::digest::hash64;
 use starling_core::inventory::{Entry, Inventory, Listed};
 use starling_core::membership::{Deselection, Members, deselection};
@@ -63,11 +64,13 @@ fn deselected() -> String {
         selected: &names(&[]),
         unknown: &names(&[]),
         allowed: IntOrPercent::Percent(20),
+        recent: Left::default(),
+        going: &names(&[]),
         approved: "",
     });
     match found {
         Deselection::Held(held) => held.digest,
-        Deselection::Free(clusters) => format!("not held: {clusters:?}"),
+        Deselection::Free(clusters) | Deselection::Approved(clusters) => format!("not held: {clusters:?}"),
     }
 }
 

@@ -110,7 +110,7 @@ fn done(name: &str) -> ClusterView {
         observed: Some(observed),
     };
     ClusterView {
-        uid: name.to_owned(),
+        id: name.to_owned(),
         reach: Reach::Ready,
         stage: 0,
         windows: Vec::new(),
@@ -127,6 +127,8 @@ fn leaving(cluster: &str, entry: &str, cause: LeavingCause) -> (String, LeavingS
         depends_on: BTreeSet::new(),
         removing_since: None,
         suspended: false,
+        budget_until: None,
+        approval: None,
     };
     (format!("web-{entry}-{cluster}"), sync)
 }
@@ -235,4 +237,24 @@ fn a_removal_that_does_not_end_fails_its_cluster_at_the_deadline() {
     assert_eq!(fleet.remove(), ["web-app-x"]);
     fleet.input.now = t(400) + Duration::from_secs(300);
     assert_eq!(fleet.remove(), ["web-app-y"]);
+}
+
+/// Guards against an automatic rollback that takes away what the failed release brought.
+#[test]
+fn what_an_automatic_rollback_lacks_stays_until_a_person_approves() {
+    let mut fleet = Fleet::new(json!({"maxConcurrency": 9}));
+    let is_old = |sync: &&mut LeavingSync| sync.cause == LeavingCause::EntryRemoved;
+    let all = fleet.input.leaving.values_mut();
+    all.filter(is_old)
+        .for_each(|sync| sync.approval = Some("sha256:d".into()));
+    // The rollout is complete without it: what it rolls back must not wait for a person.
+    assert_eq!(fleet.plan().verdict, RolloutVerdict::Succeeded);
+    assert_eq!(fleet.hold("web-old-a"), RemovalHold::AutomaticRollback);
+    assert_eq!(fleet.remove(), ["web-app-x", "web-app-y"]);
+    let all = fleet.input.leaving.values_mut();
+    all.filter(is_old).for_each(|sync| sync.approval = None);
+    assert_eq!(fleet.remove(), ["web-old-a", "web-old-b", "web-old-c"]);
+    // An approval that is taken back does not stop what has begun.
+    fleet.input.leaving.get_mut("web-old-a").unwrap().approval = Some("sha256:d".into());
+    assert_eq!(fleet.plan().removals["web-old-a"], RemovalDecision::Removing);
 }

@@ -59,7 +59,7 @@ impl RepoUrl {
             return Err(UrlError::Unsupported);
         }
         if !text.contains("://") {
-            return Err(if looks_like_scp(text) {
+            return Err(if is_scp_like(text) {
                 UrlError::NotImplemented
             } else {
                 UrlError::Unsupported
@@ -150,7 +150,7 @@ impl fmt::Debug for RepoUrl {
 
 /// `git@host:path`: no scheme, an `@` before the first colon, and something after it. `ext::` has no `@`
 /// before its colon.
-fn looks_like_scp(text: &str) -> bool {
+fn is_scp_like(text: &str) -> bool {
     text.split_once(':')
         .is_some_and(|(left, right)| left.contains('@') && !left.contains('/') && !right.is_empty())
 }

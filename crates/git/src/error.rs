@@ -115,6 +115,12 @@ pub enum Refusal {
         /// The address.
         address: IpAddr,
     },
+    /// The name of the host resolves to an address that the lists of the operator exclude.
+    #[error("the host resolves to {address}, which the operator of Starling does not allow")]
+    DeniedAddress {
+        /// The address.
+        address: IpAddr,
+    },
     /// The server redirects to another server.
     #[error("the server redirects to another server; use the final URL")]
     Redirect,

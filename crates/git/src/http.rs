@@ -174,18 +174,22 @@ impl<'a> Remote<'a> {
         let request = self.request(method, target, body, &host, port);
         let request = request.map_err(|error| GitError::other(self.access, &error.to_string()))?;
         let reach = if self.access.url().insecure_allowed() {
-            Reach::Everywhere
+            Reach::Servers
         } else {
             Reach::Remote
         };
         let connect_timeout = ConnectTimeout::Each(self.limits.connect_timeout);
-        let stream = Dialler::new(Egress::Direct, reach, connect_timeout)
+        let rules = self.limits.addresses.clone();
+        let stream = Dialler::new(Egress::Direct, reach, rules, connect_timeout)
             .dial(&host, port)
             .await;
         let stream = stream.map_err(|error| match error {
             DialError::Resolve(error) | DialError::Connect(error) => self.unreachable(&error),
             DialError::ForbiddenAddress(address) => {
                 GitError::refused(self.access, Refusal::Address { address })
+            }
+            DialError::DeniedAddress(address) => {
+                GitError::refused(self.access, Refusal::DeniedAddress { address })
             }
         })?;
         let answer = match &self.tls {

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use starling_net::rules::AddressRules;
+
 /// Limits of a [`super::GitStore`]. The defaults fit any repository that a git host accepts without special
 /// arrangements.
 #[derive(Debug, Clone)]
@@ -28,6 +30,8 @@ pub struct GitLimits {
     /// Packs a mirror may have before they are joined into one. Each fetch adds a pack, and each look-up searches all
     /// of them.
     pub max_packs: usize,
+    /// The addresses of servers that the operator allows.
+    pub addresses: AddressRules,
     /// Bounds of one exported tree.
     pub export: ExportLimits,
 }
@@ -52,6 +56,7 @@ impl Default for GitLimits {
             max_refs: 100_000,
             // git's own `gc.autoPackLimit`.
             max_packs: 50,
+            addresses: AddressRules::default(),
             export: ExportLimits::default(),
         }
     }

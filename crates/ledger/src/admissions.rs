@@ -35,8 +35,8 @@ stored_as_text!(AdmissionOutcome {
 /// The key of an admission: one target of one entry on one cluster in one rollout.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct AdmissionKey {
-    /// `metadata.uid` of the SyncGroup.
-    pub group_uid: String,
+    /// Identity of the SyncGroup (`status.identity.id`).
+    pub group_id: String,
     /// Rollout ID.
     pub rollout: String,
     /// Name of the entry.
@@ -101,7 +101,7 @@ impl Ledger {
             "record {} admissions of rollout {} of group {}",
             admissions.len(),
             first.key.rollout,
-            first.key.group_uid
+            first.key.group_id
         );
         let rows = encode(admissions)?;
         self.write(subject, move |connection| {
@@ -138,17 +138,17 @@ impl Ledger {
     ///
     /// # Errors
     /// If the query failed.
-    pub async fn open_admissions(&self, group_uid: &str) -> Result<Vec<Admission>, LedgerError> {
+    pub async fn open_admissions(&self, group_id: &str) -> Result<Vec<Admission>, LedgerError> {
         let rows = sqlx::query(
-            "SELECT group_uid, rollout, entry, cluster, target, sync_namespace, sync_name, revision, admitted_at,
+            "SELECT group_id, rollout, entry, cluster, target, sync_namespace, sync_name, revision, admitted_at,
                     outcome, ended_at, reason
-             FROM admissions WHERE group_uid = ?1 AND outcome IS NULL ORDER BY seq",
+             FROM admissions WHERE group_id = ?1 AND outcome IS NULL ORDER BY seq",
         )
-        .bind(group_uid)
+        .bind(group_id)
         .try_map(|row| read(&row))
         .fetch_all(&self.readers)
         .await
-        .map_err(|source| self.unread(format!("open admissions of group {group_uid}"), source))?;
+        .map_err(|source| self.unread(format!("open admissions of group {group_id}"), source))?;
         Ok(rows.into_iter().map(|record| record.admission).collect())
     }
 
@@ -158,15 +158,15 @@ impl Ledger {
     /// If the query failed.
     pub async fn admissions(
         &self,
-        group_uid: &str,
+        group_id: &str,
         rollout: &str,
     ) -> Result<Vec<AdmissionRecord>, LedgerError> {
         sqlx::query(
-            "SELECT group_uid, rollout, entry, cluster, target, sync_namespace, sync_name, revision, admitted_at,
+            "SELECT group_id, rollout, entry, cluster, target, sync_namespace, sync_name, revision, admitted_at,
                     outcome, ended_at, reason
-             FROM admissions WHERE group_uid = ?1 AND rollout = ?2 ORDER BY seq",
+             FROM admissions WHERE group_id = ?1 AND rollout = ?2 ORDER BY seq",
         )
-        .bind(group_uid)
+        .bind(group_id)
         .bind(rollout)
         .try_map(|row| read(&row))
         .fetch_all(&self.readers)
@@ -204,17 +204,17 @@ fn encode(admissions: &[Admission]) -> Result<String, LedgerError> {
 /// unlike a repetition, and if no newer target was admitted instead.
 async fn insert(connection: &mut SqliteConnection, rows: &str) -> Result<(), sqlx::Error> {
     sqlx::query(
-        "INSERT INTO admissions (group_uid, rollout, entry, cluster, target,
+        "INSERT INTO admissions (group_id, rollout, entry, cluster, target,
                                  sync_namespace, sync_name, revision, admitted_at)
-         SELECT value ->> 'group_uid', value ->> 'rollout', value ->> 'entry', value ->> 'cluster',
+         SELECT value ->> 'group_id', value ->> 'rollout', value ->> 'entry', value ->> 'cluster',
                 value ->> 'target', value ->> 'sync_namespace', value ->> 'sync_name',
                 value ->> 'revision', value ->> 'admitted_at'
          FROM json_each(?1) WHERE true ORDER BY key
-         ON CONFLICT (group_uid, rollout, entry, cluster, target) DO UPDATE SET
+         ON CONFLICT (group_id, rollout, entry, cluster, target) DO UPDATE SET
              outcome = NULL, reason = '', ended_at = NULL, admitted_at = excluded.admitted_at
          WHERE outcome IN ('failed', 'left') AND admitted_at <> excluded.admitted_at AND NOT EXISTS (
              SELECT 1 FROM admissions AS newer
-             WHERE newer.group_uid = excluded.group_uid AND newer.entry = excluded.entry
+             WHERE newer.group_id = excluded.group_id AND newer.entry = excluded.entry
                AND newer.cluster = excluded.cluster AND newer.seq > admissions.seq)",
     )
     .bind(rows)
@@ -230,10 +230,10 @@ async fn supersede(connection: &mut SqliteConnection, rows: &str) -> Result<(), 
                 reason = 'target ' || newer.target || ' of rollout ' || newer.rollout || ' was admitted'
          FROM admissions AS newer
          WHERE admissions.outcome IS NULL
-           AND admissions.group_uid IN (SELECT value ->> 'group_uid' FROM json_each(?1))
+           AND admissions.group_id IN (SELECT value ->> 'group_id' FROM json_each(?1))
            AND newer.seq = (
              SELECT max(last.seq) FROM admissions AS last
-             WHERE last.group_uid = admissions.group_uid AND last.entry = admissions.entry
+             WHERE last.group_id = admissions.group_id AND last.entry = admissions.entry
                AND last.cluster = admissions.cluster)
            AND newer.seq > admissions.seq",
     )
@@ -251,7 +251,7 @@ async fn settle(
     ended_at: Timestamp,
 ) -> Result<bool, sqlx::Error> {
     let AdmissionKey {
-        group_uid,
+        group_id,
         rollout,
         entry,
         cluster,
@@ -259,10 +259,10 @@ async fn settle(
     } = key;
     let done = sqlx::query(
         "UPDATE admissions SET outcome = ?6, reason = ?7, ended_at = ?8
-         WHERE group_uid = ?1 AND rollout = ?2 AND entry = ?3 AND cluster = ?4 AND target = ?5
+         WHERE group_id = ?1 AND rollout = ?2 AND entry = ?3 AND cluster = ?4 AND target = ?5
            AND outcome IS NULL",
     )
-    .bind(group_uid)
+    .bind(group_id)
     .bind(rollout)
     .bind(entry)
     .bind(cluster)
@@ -277,7 +277,7 @@ async fn settle(
 
 fn read(row: &SqliteRow) -> Result<AdmissionRecord, sqlx::Error> {
     let key = AdmissionKey {
-        group_uid: row.try_get(0)?,
+        group_id: row.try_get(0)?,
         rollout: row.try_get(1)?,
         entry: row.try_get(2)?,
         cluster: row.try_get(3)?,

@@ -56,8 +56,8 @@ stored_as_text!(AttemptOutcome {
 /// An attempt as it starts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attempt {
-    /// `metadata.uid` of the Sync.
-    pub sync_uid: String,
+    /// Identity of the Sync: its namespace and name.
+    pub sync_id: String,
     /// Namespace of the Sync.
     pub namespace: String,
     /// Name of the Sync.
@@ -127,7 +127,7 @@ impl Ledger {
         self.write(subject, move |connection| {
             Box::pin(async move {
                 let id = insert(connection, &attempt).await?;
-                prune(connection, &attempt.sync_uid).await?;
+                prune(connection, &attempt.sync_id).await?;
                 Ok(id)
             })
         })
@@ -151,17 +151,17 @@ impl Ledger {
     ///
     /// # Errors
     /// If the query failed.
-    pub async fn attempts(&self, sync_uid: &str) -> Result<Vec<AttemptRecord>, LedgerError> {
+    pub async fn attempts(&self, sync_id: &str) -> Result<Vec<AttemptRecord>, LedgerError> {
         sqlx::query(
-            "SELECT id, sync_uid, namespace, name, cluster, target, revision, number, started_at, outcome, ended_at,
+            "SELECT id, sync_id, namespace, name, cluster, target, revision, number, started_at, outcome, ended_at,
                     reason, message, created, configured, unchanged, deleted, failed
-             FROM attempts WHERE sync_uid = ?1 ORDER BY id DESC",
+             FROM attempts WHERE sync_id = ?1 ORDER BY id DESC",
         )
-        .bind(sync_uid)
+        .bind(sync_id)
         .try_map(|row| read(&row))
         .fetch_all(&self.readers)
         .await
-        .map_err(|source| self.unread(format!("attempts of Sync {sync_uid}"), source))
+        .map_err(|source| self.unread(format!("attempts of Sync {sync_id}"), source))
     }
 
     /// Returns the attempts that an earlier process started and did not finish, the oldest first.
@@ -170,7 +170,7 @@ impl Ledger {
     /// If the query failed.
     pub async fn interrupted_attempts(&self) -> Result<Vec<AttemptRecord>, LedgerError> {
         sqlx::query(
-            "SELECT id, sync_uid, namespace, name, cluster, target, revision, number, started_at, outcome, ended_at,
+            "SELECT id, sync_id, namespace, name, cluster, target, revision, number, started_at, outcome, ended_at,
                     reason, message, created, configured, unchanged, deleted, failed
              FROM attempts WHERE outcome IS NULL AND id <= ?1 ORDER BY id",
         )
@@ -207,13 +207,13 @@ impl Ledger {
     ///
     /// # Errors
     /// If the change was not recorded.
-    pub async fn forget_sync(&self, sync_uid: &str) -> Result<(), LedgerError> {
-        let subject = format!("forget Sync {sync_uid}");
-        let sync_uid = sync_uid.to_owned();
+    pub async fn forget_sync(&self, sync_id: &str) -> Result<(), LedgerError> {
+        let subject = format!("forget Sync {sync_id}");
+        let sync_id = sync_id.to_owned();
         self.write(subject, move |connection| {
             Box::pin(async move {
-                sqlx::query("DELETE FROM attempts WHERE sync_uid = ?1")
-                    .bind(sync_uid)
+                sqlx::query("DELETE FROM attempts WHERE sync_id = ?1")
+                    .bind(sync_id)
                     .execute(connection)
                     .await?;
                 Ok(())
@@ -233,7 +233,7 @@ pub(super) async fn last(connection: &mut SqliteConnection) -> Result<AttemptId,
 
 async fn insert(connection: &mut SqliteConnection, attempt: &Attempt) -> Result<AttemptId, sqlx::Error> {
     let Attempt {
-        sync_uid,
+        sync_id,
         namespace,
         name,
         cluster,
@@ -243,10 +243,10 @@ async fn insert(connection: &mut SqliteConnection, attempt: &Attempt) -> Result<
         started_at,
     } = attempt;
     let done = sqlx::query(
-        "INSERT INTO attempts (sync_uid, namespace, name, cluster, target, revision, number, started_at)
+        "INSERT INTO attempts (sync_id, namespace, name, cluster, target, revision, number, started_at)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
     )
-    .bind(sync_uid)
+    .bind(sync_id)
     .bind(namespace)
     .bind(name)
     .bind(cluster)
@@ -260,12 +260,12 @@ async fn insert(connection: &mut SqliteConnection, attempt: &Attempt) -> Result<
 }
 
 /// Deletes all but the newest attempts. Open attempts are kept until they end.
-async fn prune(connection: &mut SqliteConnection, sync_uid: &str) -> Result<(), sqlx::Error> {
+async fn prune(connection: &mut SqliteConnection, sync_id: &str) -> Result<(), sqlx::Error> {
     sqlx::query(
-        "DELETE FROM attempts WHERE sync_uid = ?1 AND outcome IS NOT NULL AND id <=
-         (SELECT id FROM attempts WHERE sync_uid = ?1 ORDER BY id DESC LIMIT 1 OFFSET ?2)",
+        "DELETE FROM attempts WHERE sync_id = ?1 AND outcome IS NOT NULL AND id <=
+         (SELECT id FROM attempts WHERE sync_id = ?1 ORDER BY id DESC LIMIT 1 OFFSET ?2)",
     )
-    .bind(sync_uid)
+    .bind(sync_id)
     .bind(KEPT)
     .execute(connection)
     .await?;
@@ -313,7 +313,7 @@ async fn update(
 
 fn read(row: &SqliteRow) -> Result<AttemptRecord, sqlx::Error> {
     let attempt = Attempt {
-        sync_uid: row.try_get(1)?,
+        sync_id: row.try_get(1)?,
         namespace: row.try_get(2)?,
         name: row.try_get(3)?,
         cluster: row.try_get(4)?,

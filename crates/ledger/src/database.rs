@@ -41,6 +41,11 @@ static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| {
             "fields time",
             include_str!("../../../migrations/0007_fields_time.sql"),
         ),
+        migration(
+            8,
+            "identity",
+            include_str!("../../../migrations/0008_identity.sql"),
+        ),
     ])
 });
 
@@ -304,22 +309,28 @@ mod tests {
         assert!(rows.len() >= released.len(), "{rows:?}");
     }
 
-    /// Guards against the loss of management states: an object that Starling must not write would be written.
-    #[tokio::test]
-    async fn management_states_survive_the_new_name_of_their_column() {
-        let directory = tempfile::TempDir::new().unwrap();
-        let (files, _lock) = Files::claim(directory.path()).unwrap();
+    /// Creates a ledger as it was before a migration.
+    async fn created_before(files: &Files, version: i64) -> SqliteConnection {
         let mut before = SqliteConnectOptions::new()
             .filename(files.database())
             .create_if_missing(true)
             .connect()
             .await
             .unwrap();
-        let old = MIGRATIONS.iter().filter(|migration| migration.version < 5);
+        let old = MIGRATIONS.iter().filter(|migration| migration.version < version);
         Migrator::with_migrations(old.cloned().collect())
             .run(&mut before)
             .await
             .unwrap();
+        before
+    }
+
+    /// Guards against the loss of management states: an object that Starling must not write would be written.
+    #[tokio::test]
+    async fn management_states_survive_the_new_name_of_their_column() {
+        let directory = tempfile::TempDir::new().unwrap();
+        let (files, _lock) = Files::claim(directory.path()).unwrap();
+        let mut before = created_before(&files, 5).await;
         sqlx::query("INSERT INTO applied_objects VALUES ('c', 'o', '', 'ConfigMap', 'n', 'a', 'd', '1', 'f', 'u', ?1)")
             .bind(r#"{"leftAlone":true}"#)
             .execute(&mut before)
@@ -332,6 +343,35 @@ mod tests {
             .await
             .unwrap();
         assert_eq!(state, r#"{"leftAlone":true}"#);
+    }
+
+    /// A ledger that knows groups by their UIDs is opened: its journal stays readable, and nothing in it stays open.
+    #[tokio::test]
+    async fn a_ledger_with_uids_is_opened_and_nothing_in_it_is_open() {
+        let directory = tempfile::TempDir::new().unwrap();
+        let (files, _lock) = Files::claim(directory.path()).unwrap();
+        let mut before = created_before(&files, 8).await;
+        for row in [
+            "INSERT INTO rollouts (group_uid, id, namespace, name, release, revisions, started_at) \
+             VALUES ('u', '1', 'n', 'g', 'r', '{}', 5)",
+            "INSERT INTO admissions (group_uid, rollout, entry, cluster, target, sync_namespace, sync_name, revision, \
+             admitted_at) VALUES ('u', '1', 'e', 'c', 't', 'n', 's', 'r', 5)",
+            "INSERT INTO journal (group_uid, seq, namespace, name, rollout, at, entry, hash) \
+             VALUES ('u', 1, 'n', 'g', 1, 5, '{}', 'h')",
+        ] {
+            sqlx::query(row).execute(&mut before).await.unwrap();
+        }
+        close(before).await;
+        let mut after = connect(&files).await.ok().unwrap();
+        let open = "SELECT (SELECT count(*) FROM rollouts WHERE outcome IS NULL) \
+                    + (SELECT count(*) FROM admissions WHERE outcome IS NULL)";
+        let open: i64 = sqlx::query_scalar(open).fetch_one(&mut after).await.unwrap();
+        assert_eq!(open, 0);
+        let journal: String = sqlx::query_scalar("SELECT group_id FROM journal")
+            .fetch_one(&mut after)
+            .await
+            .unwrap();
+        assert_eq!(journal, "u");
     }
 
     /// Returns all fields of a migration.

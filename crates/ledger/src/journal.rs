@@ -19,8 +19,8 @@ const MAX_BYTES: i64 = 256 << 20;
 /// A new entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewEntry {
-    /// `metadata.uid` of the SyncGroup.
-    pub group_uid: String,
+    /// Identity of the SyncGroup (`status.identity.id`).
+    pub group_id: String,
     /// Namespace of the SyncGroup.
     pub namespace: String,
     /// Name of the SyncGroup.
@@ -38,8 +38,8 @@ pub struct NewEntry {
 /// The journal of one group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupJournal {
-    /// `metadata.uid` of the SyncGroup. A group that was recreated with the same name has another UID.
-    pub group_uid: String,
+    /// Identity of the SyncGroup. A group that was recreated with the same name has another one.
+    pub group_id: String,
     /// Both ends of the chain.
     pub chain: Chain,
     /// The entries, the oldest first.
@@ -63,7 +63,7 @@ impl Ledger {
             Box::pin(async move {
                 let is_new = append(connection, &entry).await?;
                 if is_new {
-                    cut_group(connection, &entry.group_uid).await?;
+                    cut_group(connection, &entry.group_id).await?;
                 }
                 if is_new || entry.is_whole {
                     cut_all(connection, MAX_BYTES).await?;
@@ -78,16 +78,16 @@ impl Ledger {
     ///
     /// # Errors
     /// If the query failed.
-    pub async fn journal_tail(&self, group_uid: &str) -> Result<Vec<Entry>, LedgerError> {
-        let sql = "SELECT group_uid, seq, namespace, name, rollout, at, entry, hash FROM journal
-             WHERE group_uid = ?1 AND seq >= (SELECT whole_seq FROM journal_rollouts WHERE group_uid = ?1
+    pub async fn journal_tail(&self, group_id: &str) -> Result<Vec<Entry>, LedgerError> {
+        let sql = "SELECT group_id, seq, namespace, name, rollout, at, entry, hash FROM journal
+             WHERE group_id = ?1 AND seq >= (SELECT whole_seq FROM journal_rollouts WHERE group_id = ?1
              ORDER BY first_seq DESC LIMIT 1) ORDER BY seq";
         sqlx::query(sql)
-            .bind(group_uid)
+            .bind(group_id)
             .try_map(|row| read(&row))
             .fetch_all(&self.readers)
             .await
-            .map_err(|source| self.unread(format!("journal of group {group_uid}"), source))
+            .map_err(|source| self.unread(format!("journal of group {group_id}"), source))
     }
 }
 
@@ -97,9 +97,9 @@ pub(super) async fn journals(
     namespace: &str,
     name: &str,
 ) -> Result<Vec<GroupJournal>, sqlx::Error> {
-    let sql = "SELECT group_uid, cut_seq, cut_hash, last_seq, last_hash FROM journal_chains AS chain
+    let sql = "SELECT group_id, cut_seq, cut_hash, last_seq, last_hash FROM journal_chains AS chain
          WHERE namespace = ?1 AND name = ?2
-         ORDER BY (SELECT max(last_id) FROM journal_rollouts WHERE group_uid = chain.group_uid)";
+         ORDER BY (SELECT max(last_id) FROM journal_rollouts WHERE group_id = chain.group_id)";
     let found = sqlx::query(sql)
         .bind(namespace)
         .bind(name)
@@ -107,10 +107,10 @@ pub(super) async fn journals(
         .fetch_all(&mut *connection)
         .await?;
     let mut journals = Vec::with_capacity(found.len());
-    for (group_uid, chain) in found {
-        let entries = entries(&mut *connection, &group_uid).await?;
+    for (group_id, chain) in found {
+        let entries = entries(&mut *connection, &group_id).await?;
         journals.push(GroupJournal {
-            group_uid,
+            group_id,
             chain,
             entries,
         });
@@ -118,11 +118,11 @@ pub(super) async fn journals(
     Ok(journals)
 }
 
-async fn entries(executor: impl SqliteExecutor<'_>, group_uid: &str) -> Result<Vec<Entry>, sqlx::Error> {
-    let sql = "SELECT group_uid, seq, namespace, name, rollout, at, entry, hash FROM journal
-         WHERE group_uid = ?1 ORDER BY seq";
+async fn entries(executor: impl SqliteExecutor<'_>, group_id: &str) -> Result<Vec<Entry>, sqlx::Error> {
+    let sql = "SELECT group_id, seq, namespace, name, rollout, at, entry, hash FROM journal
+         WHERE group_id = ?1 ORDER BY seq";
     sqlx::query(sql)
-        .bind(group_uid)
+        .bind(group_id)
         .try_map(|row| read(&row))
         .fetch_all(executor)
         .await
@@ -130,7 +130,7 @@ async fn entries(executor: impl SqliteExecutor<'_>, group_uid: &str) -> Result<V
 
 fn read(row: &SqliteRow) -> Result<Entry, sqlx::Error> {
     Ok(Entry {
-        group_uid: row.try_get(0)?,
+        group_id: row.try_get(0)?,
         seq: row.try_get(1)?,
         namespace: row.try_get(2)?,
         name: row.try_get(3)?,
@@ -157,14 +157,14 @@ fn ends(row: &SqliteRow, first: usize) -> Result<Chain, sqlx::Error> {
 /// Appends an entry, and returns whether it is the first one of a rollout.
 async fn append(connection: &mut SqliteConnection, new: &NewEntry) -> Result<bool, sqlx::Error> {
     let known =
-        sqlx::query("SELECT cut_seq, cut_hash, last_seq, last_hash FROM journal_chains WHERE group_uid = ?1")
-            .bind(&new.group_uid)
+        sqlx::query("SELECT cut_seq, cut_hash, last_seq, last_hash FROM journal_chains WHERE group_id = ?1")
+            .bind(&new.group_id)
             .try_map(|row| ends(&row, 0))
             .fetch_optional(&mut *connection)
             .await?;
     let newest = known.map_or_else(End::beginning, |chain| chain.newest);
     let mut entry = Entry {
-        group_uid: new.group_uid.clone(),
+        group_id: new.group_id.clone(),
         namespace: new.namespace.clone(),
         name: new.name.clone(),
         rollout: new.rollout,
@@ -176,11 +176,11 @@ async fn append(connection: &mut SqliteConnection, new: &NewEntry) -> Result<boo
     entry.hash = hash(&newest.hash, &entry);
     let id = insert(connection, &entry).await?;
     sqlx::query(
-        "INSERT INTO journal_chains (group_uid, namespace, name, cut_seq, cut_hash, last_seq, last_hash)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) ON CONFLICT (group_uid) DO UPDATE
+        "INSERT INTO journal_chains (group_id, namespace, name, cut_seq, cut_hash, last_seq, last_hash)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) ON CONFLICT (group_id) DO UPDATE
          SET last_seq = excluded.last_seq, last_hash = excluded.last_hash",
     )
-    .bind(&entry.group_uid)
+    .bind(&entry.group_id)
     .bind(&entry.namespace)
     .bind(&entry.name)
     .bind(newest.seq)
@@ -194,10 +194,10 @@ async fn append(connection: &mut SqliteConnection, new: &NewEntry) -> Result<boo
 
 async fn insert(connection: &mut SqliteConnection, entry: &Entry) -> Result<i64, sqlx::Error> {
     let done = sqlx::query(
-        "INSERT INTO journal (group_uid, seq, namespace, name, rollout, at, entry, hash)
+        "INSERT INTO journal (group_id, seq, namespace, name, rollout, at, entry, hash)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
     )
-    .bind(&entry.group_uid)
+    .bind(&entry.group_id)
     .bind(entry.seq)
     .bind(&entry.namespace)
     .bind(&entry.name)
@@ -222,9 +222,9 @@ async fn count(
     let done = sqlx::query(
         "UPDATE journal_rollouts SET last_seq = ?3, last_id = ?4, bytes = bytes + ?5,
              whole_seq = iif(?6, ?3, whole_seq)
-         WHERE group_uid = ?1 AND rollout = ?2 AND last_seq = ?3 - 1",
+         WHERE group_id = ?1 AND rollout = ?2 AND last_seq = ?3 - 1",
     )
-    .bind(&entry.group_uid)
+    .bind(&entry.group_id)
     .bind(entry.rollout)
     .bind(entry.seq)
     .bind(id)
@@ -236,10 +236,10 @@ async fn count(
         return Ok(false);
     }
     sqlx::query(
-        "INSERT INTO journal_rollouts (group_uid, first_seq, rollout, last_seq, last_id, whole_seq, bytes)
+        "INSERT INTO journal_rollouts (group_id, first_seq, rollout, last_seq, last_id, whole_seq, bytes)
          VALUES (?1, ?2, ?3, ?2, ?4, ?2, ?5)",
     )
-    .bind(&entry.group_uid)
+    .bind(&entry.group_id)
     .bind(entry.seq)
     .bind(entry.rollout)
     .bind(id)
@@ -250,16 +250,16 @@ async fn count(
 }
 
 /// Removes all but the newest rollouts of a group.
-async fn cut_group(connection: &mut SqliteConnection, group_uid: &str) -> Result<(), sqlx::Error> {
+async fn cut_group(connection: &mut SqliteConnection, group_id: &str) -> Result<(), sqlx::Error> {
     let last: Option<i64> = sqlx::query_scalar(
-        "SELECT last_seq FROM journal_rollouts WHERE group_uid = ?1 ORDER BY first_seq DESC LIMIT 1 OFFSET ?2",
+        "SELECT last_seq FROM journal_rollouts WHERE group_id = ?1 ORDER BY first_seq DESC LIMIT 1 OFFSET ?2",
     )
-    .bind(group_uid)
+    .bind(group_id)
     .bind(KEPT)
     .fetch_optional(&mut *connection)
     .await?;
     match last {
-        Some(last) => cut(connection, group_uid, last).await,
+        Some(last) => cut(connection, group_id, last).await,
         None => Ok(()),
     }
 }
@@ -272,32 +272,32 @@ async fn cut_all(connection: &mut SqliteConnection, bound: i64) -> Result<(), sq
         .await?;
     while bytes > bound {
         let oldest: Option<(String, i64, i64)> = sqlx::query_as(
-            "SELECT group_uid, last_seq, bytes FROM journal_rollouts AS run
+            "SELECT group_id, last_seq, bytes FROM journal_rollouts AS run
              WHERE last_id < (SELECT max(last_id) FROM journal_rollouts)
-             ORDER BY first_seq = (SELECT max(first_seq) FROM journal_rollouts WHERE group_uid = run.group_uid), last_id
+             ORDER BY first_seq = (SELECT max(first_seq) FROM journal_rollouts WHERE group_id = run.group_id), last_id
              LIMIT 1",
         )
         .fetch_optional(&mut *connection)
         .await?;
-        let Some((group_uid, last, weight)) = oldest else {
+        let Some((group_id, last, weight)) = oldest else {
             break;
         };
-        cut(connection, &group_uid, last).await?;
+        cut(connection, &group_id, last).await?;
         bytes -= weight;
     }
     Ok(())
 }
 
 /// Removes the entries of a group up to a given one, and stores the hash with which the chain continues.
-async fn cut(connection: &mut SqliteConnection, group_uid: &str, last: i64) -> Result<(), sqlx::Error> {
+async fn cut(connection: &mut SqliteConnection, group_id: &str, last: i64) -> Result<(), sqlx::Error> {
     for sql in [
         "UPDATE journal_chains SET cut_seq = ?2,
-             cut_hash = (SELECT hash FROM journal WHERE group_uid = ?1 AND seq = ?2) WHERE group_uid = ?1",
-        "DELETE FROM journal WHERE group_uid = ?1 AND seq <= ?2",
-        "DELETE FROM journal_rollouts WHERE group_uid = ?1 AND last_seq <= ?2",
+             cut_hash = (SELECT hash FROM journal WHERE group_id = ?1 AND seq = ?2) WHERE group_id = ?1",
+        "DELETE FROM journal WHERE group_id = ?1 AND seq <= ?2",
+        "DELETE FROM journal_rollouts WHERE group_id = ?1 AND last_seq <= ?2",
     ] {
         sqlx::query(sql)
-            .bind(group_uid)
+            .bind(group_id)
             .bind(last)
             .execute(&mut *connection)
             .await?;
@@ -313,7 +313,7 @@ mod tests {
 
     fn entry(group: &str, rollout: i64) -> NewEntry {
         NewEntry {
-            group_uid: group.into(),
+            group_id: group.into(),
             namespace: "shop".into(),
             name: group.into(),
             rollout,

@@ -35,8 +35,8 @@ stored_as_text!(RolloutOutcome {
 /// A new rollout.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rollout {
-    /// `metadata.uid` of the SyncGroup.
-    pub group_uid: String,
+    /// Identity of the SyncGroup (`status.identity.id`).
+    pub group_id: String,
     /// Rollout ID; unique within the group.
     pub id: String,
     /// Namespace of the SyncGroup.
@@ -84,7 +84,7 @@ impl Ledger {
             Box::pin(async move {
                 let new = insert(connection, &rollout, &revisions).await?;
                 if new {
-                    prune(connection, &rollout.group_uid).await?;
+                    prune(connection, &rollout.group_id).await?;
                 }
                 Ok(new)
             })
@@ -98,20 +98,20 @@ impl Ledger {
     /// If the end was not recorded.
     pub async fn end_rollout(
         &self,
-        group_uid: &str,
+        group_id: &str,
         id: &str,
         outcome: RolloutOutcome,
         ended_at: Timestamp,
     ) -> Result<bool, LedgerError> {
-        let subject = format!("end rollout {id} of group {group_uid}");
-        let (group_uid, id) = (group_uid.to_owned(), id.to_owned());
+        let subject = format!("end rollout {id} of group {group_id}");
+        let (group_id, id) = (group_id.to_owned(), id.to_owned());
         self.write(subject, move |connection| {
             Box::pin(async move {
                 let done = sqlx::query(
                     "UPDATE rollouts SET outcome = ?3, ended_at = ?4
-                     WHERE group_uid = ?1 AND id = ?2 AND outcome IS NULL",
+                     WHERE group_id = ?1 AND id = ?2 AND outcome IS NULL",
                 )
-                .bind(group_uid)
+                .bind(group_id)
                 .bind(id)
                 .bind(outcome)
                 .bind(Micros(ended_at))
@@ -127,27 +127,27 @@ impl Ledger {
     ///
     /// # Errors
     /// If the query failed.
-    pub async fn rollouts(&self, group_uid: &str) -> Result<Vec<RolloutRecord>, LedgerError> {
-        of_group(&self.readers, group_uid)
+    pub async fn rollouts(&self, group_id: &str) -> Result<Vec<RolloutRecord>, LedgerError> {
+        of_group(&self.readers, group_id)
             .await
-            .map_err(|source| self.unread(format!("rollouts of group {group_uid}"), source))
+            .map_err(|source| self.unread(format!("rollouts of group {group_id}"), source))
     }
 
     /// Deletes the rollouts and admissions of a deleted group, including open ones.
     ///
     /// # Errors
     /// If the change was not recorded.
-    pub async fn forget_group(&self, group_uid: &str) -> Result<(), LedgerError> {
-        let subject = format!("forget group {group_uid}");
-        let group_uid = group_uid.to_owned();
+    pub async fn forget_group(&self, group_id: &str) -> Result<(), LedgerError> {
+        let subject = format!("forget group {group_id}");
+        let group_id = group_id.to_owned();
         self.write(subject, move |connection| {
             Box::pin(async move {
-                sqlx::query("DELETE FROM rollouts WHERE group_uid = ?1")
-                    .bind(&group_uid)
+                sqlx::query("DELETE FROM rollouts WHERE group_id = ?1")
+                    .bind(&group_id)
                     .execute(&mut *connection)
                     .await?;
-                sqlx::query("DELETE FROM admissions WHERE group_uid = ?1")
-                    .bind(&group_uid)
+                sqlx::query("DELETE FROM admissions WHERE group_id = ?1")
+                    .bind(&group_id)
                     .execute(&mut *connection)
                     .await?;
                 Ok(())
@@ -160,13 +160,13 @@ impl Ledger {
 /// The rollouts of a group, the newest first.
 pub(super) async fn of_group(
     executor: impl SqliteExecutor<'_>,
-    group_uid: &str,
+    group_id: &str,
 ) -> Result<Vec<RolloutRecord>, sqlx::Error> {
     sqlx::query(
-        "SELECT group_uid, id, namespace, name, release, revisions, started_at, outcome, ended_at, previous
-         FROM rollouts WHERE group_uid = ?1 ORDER BY seq DESC",
+        "SELECT group_id, id, namespace, name, release, revisions, started_at, outcome, ended_at, previous
+         FROM rollouts WHERE group_id = ?1 ORDER BY seq DESC",
     )
-    .bind(group_uid)
+    .bind(group_id)
     .try_map(|row| read(&row))
     .fetch_all(executor)
     .await
@@ -178,7 +178,7 @@ async fn insert(
     revisions: &str,
 ) -> Result<bool, sqlx::Error> {
     let Rollout {
-        group_uid,
+        group_id,
         id,
         namespace,
         name,
@@ -188,14 +188,14 @@ async fn insert(
         previous,
     } = rollout;
     let done = sqlx::query(
-        "INSERT INTO rollouts (group_uid, id, namespace, name, release, revisions, started_at, previous)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8) ON CONFLICT (group_uid, id) DO UPDATE
+        "INSERT INTO rollouts (group_id, id, namespace, name, release, revisions, started_at, previous)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8) ON CONFLICT (group_id, id) DO UPDATE
          SET release = excluded.release, revisions = excluded.revisions, started_at = excluded.started_at,
              previous = excluded.previous
          WHERE outcome IS NULL AND (release <> excluded.release OR started_at <> excluded.started_at
                                    OR previous IS NOT excluded.previous)",
     )
-    .bind(group_uid)
+    .bind(group_id)
     .bind(id)
     .bind(namespace)
     .bind(name)
@@ -209,20 +209,20 @@ async fn insert(
 }
 
 /// Deletes all but the newest rollouts. Rollouts that have not ended are kept until they end.
-async fn prune(connection: &mut SqliteConnection, group_uid: &str) -> Result<(), sqlx::Error> {
+async fn prune(connection: &mut SqliteConnection, group_id: &str) -> Result<(), sqlx::Error> {
     sqlx::query(
-        "DELETE FROM rollouts WHERE group_uid = ?1 AND outcome IS NOT NULL AND seq <=
-         (SELECT seq FROM rollouts WHERE group_uid = ?1 ORDER BY seq DESC LIMIT 1 OFFSET ?2)",
+        "DELETE FROM rollouts WHERE group_id = ?1 AND outcome IS NOT NULL AND seq <=
+         (SELECT seq FROM rollouts WHERE group_id = ?1 ORDER BY seq DESC LIMIT 1 OFFSET ?2)",
     )
-    .bind(group_uid)
+    .bind(group_id)
     .bind(ROLLOUTS_KEPT)
     .execute(&mut *connection)
     .await?;
     sqlx::query(
-        "DELETE FROM admissions WHERE group_uid = ?1 AND outcome IS NOT NULL AND rollout NOT IN
-         (SELECT id FROM rollouts WHERE group_uid = ?1)",
+        "DELETE FROM admissions WHERE group_id = ?1 AND outcome IS NOT NULL AND rollout NOT IN
+         (SELECT id FROM rollouts WHERE group_id = ?1)",
     )
-    .bind(group_uid)
+    .bind(group_id)
     .execute(&mut *connection)
     .await?;
     Ok(())
@@ -233,7 +233,7 @@ fn read(row: &SqliteRow) -> Result<RolloutRecord, sqlx::Error> {
     let revisions =
         serde_json::from_str(&revisions).map_err(|source| sqlx::Error::Decode(Box::new(source)))?;
     let rollout = Rollout {
-        group_uid: row.try_get(0)?,
+        group_id: row.try_get(0)?,
         id: row.try_get(1)?,
         namespace: row.try_get(2)?,
         name: row.try_get(3)?,

@@ -83,11 +83,11 @@ impl LedgerView {
     ///
     /// # Errors
     /// If the query failed.
-    pub async fn rollouts(&mut self, group_uid: &str) -> Result<Vec<RolloutRecord>, LedgerError> {
-        rollouts::of_group(&mut self.connection, group_uid)
+    pub async fn rollouts(&mut self, group_id: &str) -> Result<Vec<RolloutRecord>, LedgerError> {
+        rollouts::of_group(&mut self.connection, group_id)
             .await
             .map_err(|source| LedgerError::Read {
-                subject: format!("the rollouts of group {group_uid} in {}", self.path.display()),
+                subject: format!("the rollouts of group {group_id} in {}", self.path.display()),
                 source,
             })
     }

@@ -1,7 +1,8 @@
-//! Determines whether an object that Starling owns, but has no record of, is in step. Sends no write.
+//! Determines whether an object that Starling owns is in step, before a write that may turn out to change nothing.
+//! Sends no write.
 
 use serde_json::Value;
-use starling_core::apply::Record;
+use starling_core::apply::{ApplyReason, Record, Step};
 use starling_core::object::RenderedObject;
 
 use super::attempt::Attempt;
@@ -21,7 +22,50 @@ pub(super) enum Adoption {
     Absent,
 }
 
+/// Whether a write of an object may change nothing although its reason is a difference. A drift may be that between two
+/// stale reads, and an unconfirmed record is that of an attempt whose write may have succeeded.
+fn may_be_in_step(step: &Step<'_>, record: Option<&Record>) -> bool {
+    match step.reason {
+        ApplyReason::Drifted => true,
+        ApplyReason::Changed => record.is_some_and(|record| record.digest.is_empty()),
+        ApplyReason::New | ApplyReason::Unknown => false,
+    }
+}
+
 impl Member {
+    /// Compares an object with the member before a write; `None` if the write itself is to show what it changes.
+    ///
+    /// The first write of an attempt takes a number and leaves it on the member, which is a change even if the write
+    /// is none. Later writes cost nothing but themselves, so they are not compared unless nothing is known of what was
+    /// sent. A comparison that fails must not prevent a repair: accounts without read access and webhooks that refuse
+    /// dry runs exist.
+    pub(super) async fn compare(
+        &self,
+        owner: &str,
+        step: &Step<'_>,
+        record: Option<&Record>,
+        path: &str,
+        attempt: &Attempt,
+    ) -> Result<Option<Adoption>, MemberError> {
+        if step.reason == ApplyReason::Unknown {
+            return self.adopt(owner, step.object, path, attempt).await.map(Some);
+        }
+        if !self.compares(step, record, attempt) {
+            return Ok(None);
+        }
+        match self.adopt(owner, step.object, path, attempt).await {
+            Ok(adoption) => Ok(Some(adoption)),
+            Err(error) if error.ends_attempt() => Err(error),
+            Err(_) => Ok(None),
+        }
+    }
+
+    /// Whether an object is compared with the member before a write.
+    pub(super) fn compares(&self, step: &Step<'_>, record: Option<&Record>, attempt: &Attempt) -> bool {
+        let takes_number = self.numbers().is_some() && attempt.number.get().is_none();
+        step.reason == ApplyReason::Unknown || (takes_number && may_be_in_step(step, record))
+    }
+
     /// Compares the live object with the result of a forced apply. The member computes that result in a dry run,
     /// because only the member knows its defaults and its admission.
     pub(super) async fn adopt(

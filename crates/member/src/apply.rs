@@ -8,15 +8,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use futures::FutureExt as _;
+use starling_core::apply::budget::{Approval, digest_of, is_approved};
 use starling_core::apply::{
-    ApplyInput, ApplyPlan, Guard, Options, Record, SiblingObjects, Step, left_over, never_prunes, plan,
+    ApplyInput, ApplyPlan, Confirmation, Grace, Guard, HeldDeletions, Options, PruneBlocker, Record,
+    SiblingObjects, Step, left_over, never_prunes, plan,
 };
+use starling_core::deletion_budget::Earlier;
 use starling_core::inventory::{Entry, Inventory};
-use starling_core::object::{ObjectId, RenderedSet};
+use starling_core::object::{GroupKind, ObjectId, RenderedSet};
 use tokio::time::Instant;
 
 use super::attempt::Attempt;
 use super::batch::Batch;
+use super::budget::{Budgets, Refusal};
 use super::definitions::Definitions;
 use super::error::MemberError;
 use super::outcome::ApplyOutcome;
@@ -54,8 +58,16 @@ pub struct ApplyJob<'a> {
     pub recreate: bool,
     /// The Syncs that may take over objects that left the render.
     pub siblings: &'a dyn Siblings,
-    /// The digests of deletions that a user approved.
-    pub approved: &'a str,
+    /// What the Sync deleted within the window.
+    pub earlier: Earlier,
+    /// The deletion budgets.
+    pub budgets: &'a dyn Budgets,
+    /// The kinds that an operator added to those whose deletion requires an approval.
+    pub confirm: &'a BTreeSet<GroupKind>,
+    /// The time between the first render that lacks an object and its deletion.
+    pub grace: Grace<'a>,
+    /// What approves deletions.
+    pub approval: Approval<'a>,
     /// No request starts or waits beyond this.
     pub deadline: Instant,
 }
@@ -84,7 +96,12 @@ impl Member {
         let before = self.hold_inventory(job.owner, attempt).await?;
         outcome.inventory.clone_from(&before);
         let siblings = siblings_objects(job, &before).await;
-        let plan = plan_of(job, &before, &siblings);
+        let asking = self.asking(job, &before, &siblings, attempt).await?;
+        let confirmation = Confirmation {
+            kinds: job.confirm,
+            objects: &asking,
+        };
+        let plan = plan_of(job, &before, &siblings, confirmation);
         outcome.skipped = plan.skipped.len();
         outcome.prune_blocker.clone_from(&plan.prune_blocker);
         outcome.left_alone = plan.left_alone.iter().map(|key| (*key).clone()).collect();
@@ -99,7 +116,8 @@ impl Member {
         }
         // An error that ends the attempt skips the write of the inventory, which would fail too. The claim covers every
         // written object, the records have the UIDs, and the next attempt finds deleted objects gone.
-        self.write_objects(job, &plan, attempt, outcome).await?;
+        self.write_objects(job, &plan, confirmation, attempt, outcome)
+            .await?;
         self.keep_inventory(plan.claim, attempt, outcome).await
     }
 
@@ -108,6 +126,7 @@ impl Member {
         &self,
         job: ApplyJob<'_>,
         plan: &ApplyPlan<'_>,
+        confirmation: Confirmation<'_>,
         attempt: &Attempt,
         outcome: &mut ApplyOutcome,
     ) -> Result<(), MemberError> {
@@ -127,12 +146,25 @@ impl Member {
         let owner = job.owner;
         self.prune_phase(owner, &plan.handed_over, Removal::HandOver, attempt, outcome)
             .await?;
+        self.prune_phase(owner, &plan.undeleted, Removal::LetGo, attempt, outcome)
+            .await?;
+        outcome.undeleted = std::mem::take(&mut outcome.let_go);
         self.prune_phase(owner, &plan.let_go, Removal::LetGo, attempt, outcome)
             .await?;
+        if !self.may_prune(job, plan, confirmation, attempt, outcome).await? {
+            return Ok(());
+        }
         let steps = plan.prune.len();
         for (index, (_, entries)) in plan.prune.iter().enumerate() {
-            self.prune_phase(owner, entries, Removal::Delete, attempt, outcome)
-                .await?;
+            let (asking, others): (Vec<Entry>, Vec<Entry>) = entries
+                .iter()
+                .cloned()
+                .partition(|entry| confirmation.objects.contains(&entry.key));
+            for (entries, confirmed) in [(asking, true), (others, false)] {
+                let removal = Removal::Delete { confirmed };
+                self.prune_phase(owner, &entries, removal, attempt, outcome)
+                    .await?;
+            }
             if index + 1 < steps {
                 self.await_gone(owner, entries, attempt, outcome).await?;
             }
@@ -142,6 +174,67 @@ impl Member {
             }
         }
         Ok(())
+    }
+
+    /// Finds the objects to prune that ask for an approval. They may have left git, so the member is asked.
+    async fn asking(
+        &self,
+        job: ApplyJob<'_>,
+        inventory: &Inventory,
+        siblings: &SiblingObjects,
+        attempt: &Attempt,
+    ) -> Result<BTreeSet<ObjectId>, MemberError> {
+        let SiblingObjects::Known(siblings) = siblings else {
+            return Ok(BTreeSet::new());
+        };
+        if never_prunes(job.desired, options_of(job)).is_some() {
+            return Ok(BTreeSet::new());
+        }
+        let mut left = left_over(inventory, job.desired);
+        left.retain(|entry| !siblings.contains(&entry.key));
+        Ok(self.doomed(job.owner, &left, attempt).await?.asking)
+    }
+
+    /// Counts the objects to prune against the deletion budgets. Returns whether they may be deleted.
+    async fn may_prune(
+        &self,
+        job: ApplyJob<'_>,
+        plan: &ApplyPlan<'_>,
+        confirmation: Confirmation<'_>,
+        attempt: &Attempt,
+        outcome: &mut ApplyOutcome,
+    ) -> Result<bool, MemberError> {
+        let doomed: Vec<Entry> = plan
+            .prune
+            .iter()
+            .flat_map(|(_, entries)| entries.clone())
+            .collect();
+        if doomed.is_empty() {
+            return Ok(true);
+        }
+        let digest = digest_of(job.approval.target, &doomed);
+        let approved = is_approved(job.approval.approved, &digest).then_some(&*digest);
+        let found = self.doomed(job.owner, &doomed, attempt).await?;
+        let blocker = match job
+            .budgets
+            .count(&found.begin, job.desired.objects.len(), approved)
+            .await
+        {
+            Ok(()) => return Ok(true),
+            Err(Refusal::NotCounted(why)) => PruneBlocker::NotCounted(why),
+            Err(Refusal::Held(excess)) => {
+                let of = outcome
+                    .inventory
+                    .iter()
+                    .filter(|(_, uid)| !uid.is_empty())
+                    .count();
+                let target = job.approval.target;
+                let held = HeldDeletions::new(target, &doomed, of, confirmation, Some(excess));
+                PruneBlocker::Budget(held)
+            }
+        };
+        outcome.prune_blocker = Some(blocker);
+        Ok(false)
     }
 
     /// Waits until the deleted objects of a step are gone. An object that is not gone in time is a failure, and stays
@@ -200,7 +293,7 @@ impl Member {
             Entry::new(applied.key.clone(), applied.record.uid.clone()).with_origin(applied.origin)
         }));
         let left = outcome.deleted.iter().chain(&outcome.released);
-        for key in left.chain(&outcome.let_go) {
+        for key in left.chain(&outcome.let_go).chain(&outcome.undeleted) {
             owned.remove(key);
         }
         self.write_held(&owned, attempt).await?;
@@ -288,7 +381,12 @@ fn options_of(job: ApplyJob<'_>) -> Options {
     }
 }
 
-fn plan_of<'a>(job: ApplyJob<'a>, inventory: &'a Inventory, siblings: &'a SiblingObjects) -> ApplyPlan<'a> {
+fn plan_of<'a>(
+    job: ApplyJob<'a>,
+    inventory: &'a Inventory,
+    siblings: &'a SiblingObjects,
+    confirmation: Confirmation<'a>,
+) -> ApplyPlan<'a> {
     let observed = ApplyInput {
         inventory,
         desired: job.desired,
@@ -298,7 +396,10 @@ fn plan_of<'a>(job: ApplyJob<'a>, inventory: &'a Inventory, siblings: &'a Siblin
         compare: job.compare,
         guard: Guard {
             siblings,
-            approved: job.approved,
+            earlier: job.earlier,
+            confirmation,
+            grace: job.grace,
+            approval: job.approval,
         },
     };
     plan(observed, options_of(job))

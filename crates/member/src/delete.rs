@@ -8,13 +8,16 @@
 use std::collections::BTreeSet;
 
 use futures::FutureExt as _;
-use starling_core::apply::{by_step, is_let_go};
-use starling_core::inventory::Entry;
-use starling_core::object::ObjectId;
+use starling_core::apply::budget::{digest_of, is_approved};
+use starling_core::apply::{Confirmation, HeldDeletions, by_step, is_let_go};
+use starling_core::deletion_approval::ENDING;
+use starling_core::inventory::{Entry, Inventory};
+use starling_core::object::{GroupKind, ObjectId};
 use tokio::time::Instant;
 
 use super::attempt::Attempt;
 use super::batch::Batch;
+use super::budget::{Budgets, Refusal};
 use super::error::MemberError;
 use super::prune::{Pruned, Removal};
 use super::transport::Member;
@@ -26,6 +29,12 @@ pub struct DeleteJob<'a> {
     pub owner: &'a str,
     /// Objects that siblings have applied or are about to apply: they are not deleted.
     pub siblings: &'a BTreeSet<ObjectId>,
+    /// The deletion budgets.
+    pub budgets: &'a dyn Budgets,
+    /// The kinds that an operator added to those whose deletion requires an approval.
+    pub confirm: &'a BTreeSet<GroupKind>,
+    /// The digests of deletions that a user approved.
+    pub approved: &'a str,
     /// No request starts or waits beyond this.
     pub deadline: Instant,
 }
@@ -45,6 +54,10 @@ pub struct DeleteOutcome {
     pub terminating: Vec<ObjectId>,
     /// Objects that could not be deleted, ordered by key. One of them does not stop the others of its step.
     pub failures: Vec<(ObjectId, MemberError)>,
+    /// Deletions that exceed a deletion budget: nothing was deleted.
+    pub held: Option<HeldDeletions>,
+    /// Why the deletions cannot be counted against the deletion budgets: nothing was deleted.
+    pub not_counted: Option<String>,
     /// Why the attempt ended early. Objects in none of the lists were not attempted.
     pub interrupted: Option<MemberError>,
 }
@@ -53,7 +66,11 @@ impl DeleteOutcome {
     /// Whether the member has no object of the owner any more.
     #[must_use]
     pub fn is_complete(&self) -> bool {
-        self.terminating.is_empty() && self.failures.is_empty() && self.interrupted.is_none()
+        self.terminating.is_empty()
+            && self.failures.is_empty()
+            && self.interrupted.is_none()
+            && self.held.is_none()
+            && self.not_counted.is_none()
     }
 }
 
@@ -89,8 +106,16 @@ impl Member {
         outcome: &mut DeleteOutcome,
     ) -> Result<(), MemberError> {
         let inventory = self.hold_inventory(job.owner, attempt).await?;
+        let Some(asking) = self.may_delete(job, &inventory, attempt, outcome).await? else {
+            return Ok(());
+        };
+        let confirmation = Confirmation {
+            kinds: job.confirm,
+            objects: &asking,
+        };
         for (_, entries) in by_step(inventory.entries()) {
-            self.delete_step(job, &entries, attempt, outcome).await?;
+            self.delete_step(job, &entries, confirmation, attempt, outcome)
+                .await?;
             // What comes after may be what these objects need to go.
             if !outcome.failures.is_empty() || !outcome.terminating.is_empty() {
                 break;
@@ -104,10 +129,53 @@ impl Member {
         self.write_held(&remaining, attempt).await
     }
 
+    /// Counts the objects against the deletion budgets, unless they are approved. Returns the objects that ask for an
+    /// approval; `None`: nothing may be deleted.
+    async fn may_delete(
+        &self,
+        job: DeleteJob<'_>,
+        inventory: &Inventory,
+        attempt: &Attempt,
+        outcome: &mut DeleteOutcome,
+    ) -> Result<Option<BTreeSet<ObjectId>>, MemberError> {
+        let of_kind = Confirmation {
+            kinds: job.confirm,
+            ..Confirmation::default()
+        };
+        let entries = inventory.entries();
+        let entries: Vec<Entry> = entries
+            .filter(|entry| !job.siblings.contains(&entry.key) && !is_let_go(entry, of_kind))
+            .collect();
+        let found = self.doomed(job.owner, &entries, attempt).await?;
+        if found.begin.is_empty() {
+            return Ok(Some(found.asking));
+        }
+        let confirmation = Confirmation {
+            kinds: job.confirm,
+            objects: &found.asking,
+        };
+        let held = |excess| HeldDeletions::new(ENDING, &found.entries, inventory.len(), confirmation, excess);
+        let digest = digest_of(ENDING, &found.entries);
+        let approved = is_approved(job.approved, &digest).then_some(&*digest);
+        let mut begin = found.begin.iter();
+        let is_allowed = approved.is_some() || job.budgets.is_granted(found.begin.len());
+        if !is_allowed && begin.any(|key| confirmation.is_required_at_the_end(key)) {
+            outcome.held = Some(held(None));
+            return Ok(None);
+        }
+        match job.budgets.count(&found.begin, 0, approved).await {
+            Ok(()) => return Ok(Some(found.asking)),
+            Err(Refusal::NotCounted(why)) => outcome.not_counted = Some(why),
+            Err(Refusal::Held(excess)) => outcome.held = Some(held(Some(excess))),
+        }
+        Ok(None)
+    }
+
     async fn delete_step(
         &self,
         job: DeleteJob<'_>,
         entries: &[Entry],
+        confirmation: Confirmation<'_>,
         attempt: &Attempt,
         outcome: &mut DeleteOutcome,
     ) -> Result<(), MemberError> {
@@ -115,10 +183,12 @@ impl Member {
         for entry in entries {
             let removal = if job.siblings.contains(&entry.key) {
                 Removal::HandOver
-            } else if is_let_go(entry) {
+            } else if is_let_go(entry, confirmation) {
                 Removal::LetGo
             } else {
-                Removal::Delete
+                Removal::Delete {
+                    confirmed: confirmation.objects.contains(&entry.key),
+                }
             };
             let removed = self.remove_object(job.owner, entry, removal, attempt);
             batch.begin(&entry.key, removed.boxed()).await;

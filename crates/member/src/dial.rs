@@ -46,6 +46,7 @@ impl Clients {
         let dialler = Dialler::new(
             Egress::Direct,
             Reach::Servers,
+            network.addresses().clone(),
             ConnectTimeout::All(limits.connect),
         );
         // A literal address that is never connected to is an error in the kubeconfig, so it is reported before any
@@ -68,7 +69,7 @@ fn over_tls(config: &MemberConfig, dialler: Dialler) -> Result<Dial, BoxError> {
     let server = config.server.host().unwrap_or_default();
     let name = tls::server_name(config.tls_server_name.as_deref().unwrap_or(server))?;
     Ok(Arc::new(move |uri: Uri| {
-        let (client, name) = (Arc::clone(&client), name.clone());
+        let (client, name, dialler) = (Arc::clone(&client), name.clone(), dialler.clone());
         async move {
             let server = host(uri.host().unwrap_or_default());
             let stream = dialler.dial(&server, uri.port_u16().unwrap_or(PORT)).await?;

@@ -37,6 +37,7 @@ impl Member {
     ) -> Result<Applied, MemberError> {
         let object = step.object;
         let released = record.filter(|record| record.management.released == ignored.digest);
+        let released = released.filter(|_| !self.compares(step, record, attempt));
         if let (ApplyReason::Changed, Some(record)) = (step.reason, released) {
             let body = with_uid(&object.body, &record.uid);
             match self.patch(object, path, body, step.force, attempt).await {
@@ -57,15 +58,13 @@ impl Member {
         }
         let live = self.release_fields(object, ignored, path, live, attempt).await?;
         let before = live.parse::<Partial<'_>>(get)?.metadata.resource_version;
-        if step.reason == ApplyReason::Unknown {
-            match self.adopt(owner, object, path, attempt).await? {
-                Adoption::InStep(mut record) => {
-                    record.management.released.clone_from(&ignored.digest);
-                    return Ok(unchanged(object, record));
-                }
-                Adoption::Absent => return self.create_complete(step, ignored, path, attempt).await,
-                Adoption::Differs(_) => {}
+        match self.compare(owner, step, record, path, attempt).await? {
+            Some(Adoption::InStep(mut record)) => {
+                record.management.released.clone_from(&ignored.digest);
+                return Ok(unchanged(object, record));
             }
+            Some(Adoption::Absent) => return self.create_complete(step, ignored, path, attempt).await,
+            Some(Adoption::Differs(_)) | None => {}
         }
         let response = self
             .patch(object, path, object.body.clone(), step.force, attempt)

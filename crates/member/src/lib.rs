@@ -9,6 +9,7 @@ mod apply;
 mod attempt;
 mod batch;
 mod body;
+mod budget;
 mod call;
 mod connections;
 mod definitions;
@@ -48,6 +49,7 @@ mod wait;
 mod write;
 
 pub use self::apply::ApplyJob;
+pub use self::budget::{Budgets, NoBudgets, Refusal};
 pub use self::delete::{DeleteJob, DeleteOutcome};
 pub use self::drift::DriftReport;
 pub use self::error::{FieldConflict, MemberError};

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
-use starling_api::{DISABLED, FIELD_MANAGER, OWNER_LABEL, PRUNE, RECONCILE};
+use starling_api::{CONFIRM, DELETION, DISABLED, FIELD_MANAGER, OWNER_LABEL, PRUNE, RECONCILE};
 use starling_core::apply::{Live, ManagementState, Record};
 use starling_core::fields::FieldSet;
 use starling_core::object::ObjectId;
@@ -163,6 +163,12 @@ impl Metadata<'_> {
             .is_some_and(|value| value == DISABLED)
     }
 
+    /// Whether the object is deleted only after an approval.
+    pub(super) fn asks_to_confirm(&self) -> bool {
+        let value = self.annotations.get(DELETION);
+        value.is_some_and(|value| value == CONFIRM)
+    }
+
     /// The fields that Starling applied; empty without an entry of Starling.
     pub(super) fn our_fields(&self) -> FieldSet {
         self.applied_fields().map(fields_of).unwrap_or_default()
@@ -308,6 +314,17 @@ mod tests {
                 protects,
                 "{annotation}: {value}"
             );
+        }
+    }
+
+    #[test]
+    fn the_annotation_that_asks_for_an_approval_is_read() {
+        for (value, asks) in [("Confirm", true), ("confirm", false), ("", false)] {
+            let text =
+                json!({"metadata": {"uid": "u", "resourceVersion": "5", "annotations": {DELETION: value}}});
+            let text = text.to_string();
+            let partial: Partial<'_> = serde_json::from_str(&text).unwrap();
+            assert_eq!(partial.metadata.asks_to_confirm(), asks, "{value}");
         }
     }
 

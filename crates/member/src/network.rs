@@ -13,6 +13,7 @@ use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper_util::client::legacy::connect::{Connected, Connection};
 use hyper_util::rt::TokioIo;
 use starling_net::clock::Clock;
+use starling_net::rules::AddressRules;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::error::BoxError;
@@ -28,6 +29,8 @@ type CustomDial = Arc<dyn Fn(Uri) -> BoxFuture<'static, io::Result<Stream>> + Se
 pub struct Network {
     /// `None`: the network of the system.
     dial: Option<CustomDial>,
+    /// The addresses of members that the operator allows.
+    addresses: AddressRules,
     clock: Clock,
 }
 
@@ -48,7 +51,18 @@ impl Network {
         Self {
             dial: Some(Arc::new(dial)),
             clock,
+            ..Self::default()
         }
+    }
+
+    /// Connects to these addresses only.
+    #[must_use]
+    pub fn with_addresses(self, addresses: AddressRules) -> Self {
+        Self { addresses, ..self }
+    }
+
+    pub(super) fn addresses(&self) -> &AddressRules {
+        &self.addresses
     }
 
     pub(super) fn clock(&self) -> &Clock {

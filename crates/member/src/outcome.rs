@@ -56,6 +56,9 @@ pub struct ApplyOutcome {
     /// Objects that were given up and not deleted, ordered by key: they were there before Starling, and their deletion
     /// would delete others. Their records are to be dropped.
     pub let_go: Vec<ObjectId>,
+    /// Objects that a user took back from deletion, and that were given up, ordered by key. Their records are to be
+    /// dropped.
+    pub undeleted: Vec<ObjectId>,
     /// Objects that were handed over to a sibling, ordered by key. They stay in the inventory in case the sibling never
     /// applies them. Their records are to be dropped, so that the sibling can.
     pub handed_over: Vec<ObjectId>,
@@ -83,6 +86,7 @@ impl ApplyOutcome {
         self.deleted.sort();
         self.released.sort();
         self.let_go.sort();
+        self.undeleted.sort();
         self.handed_over.sort();
         self.left_alone.sort();
     }

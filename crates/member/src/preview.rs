@@ -8,9 +8,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use futures::FutureExt as _;
 use serde_json::Value;
+use starling_api::PendingDeletions;
+use starling_core::apply::budget::Approval;
 use starling_core::apply::{
-    ApplyInput, ApplyPlan, Guard, Options, PruneBlocker, Recreation, Step, plan, recreation,
+    ApplyInput, ApplyPlan, Confirmation, Grace, Guard, Options, PendingObjects, PruneBlocker, Recreation,
+    Step, plan, recreation,
 };
+use starling_core::deletion_budget::Earlier;
 use starling_core::fields::remove;
 use starling_core::inventory::Entry;
 use starling_core::object::{GroupKind, ObjectId, RenderedObject, RenderedSet};
@@ -46,8 +50,10 @@ pub struct PreviewJob<'a> {
     pub siblings: &'a dyn Siblings,
     /// Other owners whose objects would be handed over.
     pub handed_over_by: &'a BTreeSet<String>,
-    /// The digests of deletions that a user approved.
-    pub approved: &'a str,
+    /// The time between the first render that lacks an object and its deletion.
+    pub grace: Grace<'a>,
+    /// What approves deletions.
+    pub approval: Approval<'a>,
     /// No request starts or waits beyond this.
     pub deadline: Instant,
 }
@@ -61,6 +67,8 @@ pub struct Preview {
     pub failures: Vec<(ObjectId, MemberError)>,
     /// Why nothing would be deleted although there is something to delete.
     pub prune_blocker: Option<PruneBlocker>,
+    /// Objects that would be deleted later, after their grace.
+    pub pending: Option<PendingDeletions>,
     /// Why the preview is incomplete, if it is.
     pub interrupted: Option<MemberError>,
 }
@@ -96,7 +104,10 @@ impl Member {
             compare: false,
             guard: Guard {
                 siblings: &siblings,
-                approved: job.approved,
+                earlier: Earlier::default(),
+                confirmation: Confirmation::default(),
+                grace: job.grace,
+                approval: job.approval,
             },
         };
         let options = Options {
@@ -106,6 +117,7 @@ impl Member {
         };
         let plan = plan(observed, options);
         preview.prune_blocker.clone_from(&plan.prune_blocker);
+        preview.pending = PendingObjects::of(&plan.claim).status();
         let applied = self.preview_applies(job, &plan, &attempt, preview).await;
         // Deletions come after everything that is applied without a failure.
         applied?;

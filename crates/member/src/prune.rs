@@ -1,11 +1,15 @@
 //! Deletes one object, if it is still the one that was applied.
 
+use std::collections::BTreeSet;
+
+use futures::FutureExt as _;
 use serde_json::json;
 use starling_core::apply::{PruneVerdict, prune_verdict};
 use starling_core::inventory::Entry;
 use starling_core::object::ObjectId;
 
 use super::attempt::Attempt;
+use super::batch::Batch;
 use super::call::{Call, METADATA, Operation};
 use super::error::MemberError;
 use super::metadata::Partial;
@@ -16,7 +20,10 @@ use super::transport::Member;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Removal {
     /// It is deleted.
-    Delete,
+    Delete {
+        /// Whether the object was known to ask for an approval when the deletion was decided.
+        confirmed: bool,
+    },
     /// It is given up.
     LetGo,
     /// It is only read: a sibling is about to take it over.
@@ -32,7 +39,7 @@ pub(super) enum Pruned {
     Terminating,
     /// The object is already gone, is not the object of the entry, or is protected.
     Released,
-    /// The object was not deleted, because a sibling is about to take it over.
+    /// The object was not deleted, because a sibling is about to take it over, or because it asks for an approval.
     HandedOver,
     /// The object was given up and not deleted.
     LetGo,
@@ -45,8 +52,21 @@ pub(super) struct DeletionTarget {
     pub(super) uid: String,
     /// Whether the object is already being deleted.
     pub(super) terminating: bool,
+    /// Whether an annotation asks for an approval.
+    pub(super) asks: bool,
     /// The finalizers of the object.
     pub(super) finalizers: Vec<String>,
+}
+
+/// Entries whose objects are to be deleted.
+#[derive(Debug, Default)]
+pub(super) struct Doomed {
+    /// All of them.
+    pub(super) entries: Vec<Entry>,
+    /// The objects that are not being deleted yet, ordered by key.
+    pub(super) begin: Vec<ObjectId>,
+    /// Those of them that ask for an approval.
+    pub(super) asking: BTreeSet<ObjectId>,
 }
 
 impl Member {
@@ -65,8 +85,10 @@ impl Member {
         match removal {
             Removal::HandOver => Ok(Pruned::HandedOver),
             Removal::LetGo => self.let_go(&entry.key, &target, attempt).await,
-            Removal::Delete if target.terminating => Ok(Pruned::Terminating),
-            Removal::Delete => {
+            Removal::Delete { .. } if target.terminating => Ok(Pruned::Terminating),
+            // The annotation was set in the meantime: the next attempt asks for the approval.
+            Removal::Delete { confirmed: false } if target.asks => Ok(Pruned::HandedOver),
+            Removal::Delete { .. } => {
                 self.delete_object(&entry.key, target.path, &target.uid, attempt)
                     .await
             }
@@ -108,6 +130,9 @@ impl Member {
         let terminating = live
             .as_ref()
             .is_some_and(|object| object.metadata.is_terminating());
+        let asks = live
+            .as_ref()
+            .is_some_and(|object| object.metadata.asks_to_confirm());
         let finalizers = live
             .as_ref()
             .map(|object| object.metadata.finalizers.clone())
@@ -119,10 +144,43 @@ impl Member {
                 api_version: resource.group_version.into_owned(),
                 uid,
                 terminating,
+                asks,
                 finalizers,
             }),
             PruneVerdict::Gone | PruneVerdict::Foreign | PruneVerdict::Protected => None,
         })
+    }
+
+    /// Finds the entries whose objects would be deleted. An object that cannot be read counts as one.
+    pub(super) async fn doomed(
+        &self,
+        owner: &str,
+        entries: &[Entry],
+        attempt: &Attempt,
+    ) -> Result<Doomed, MemberError> {
+        let mut batch = Batch::new(self.limits().concurrency);
+        for entry in entries {
+            batch
+                .begin(entry, self.prunable(owner, entry, attempt).boxed())
+                .await;
+        }
+        let finished = batch.finish().await;
+        finished.end.map_or(Ok(()), Err)?;
+        let mut doomed = Doomed::default();
+        for (entry, found) in finished.results {
+            let (terminating, asks) = match found {
+                Ok(None) => continue,
+                Ok(Some(target)) => (target.terminating, target.asks),
+                Err(_) => (false, false),
+            };
+            if !terminating {
+                doomed.begin.push(entry.key.clone());
+                doomed.asking.extend(asks.then(|| entry.key.clone()));
+            }
+            doomed.entries.push(entry.clone());
+        }
+        doomed.begin.sort();
+        Ok(doomed)
     }
 
     async fn delete_object(

@@ -1,7 +1,7 @@
 //! Writes one object.
 
 use bytes::Bytes;
-use starling_core::apply::{ApplyReason, Claim, Record, Step};
+use starling_core::apply::{Claim, Record, Step};
 use starling_core::object::RenderedObject;
 
 use super::adopt::Adoption;
@@ -63,15 +63,11 @@ impl Member {
                 .write_ignoring(owner, step, ignored, record, path, attempt)
                 .await;
         }
-        let before = match step.reason {
-            ApplyReason::Unknown => match self.adopt(owner, object, path, attempt).await? {
-                Adoption::InStep(record) => return Ok(unchanged(object, record)),
-                Adoption::Differs(version) => Some(version),
-                Adoption::Absent => None,
-            },
-            ApplyReason::New | ApplyReason::Changed | ApplyReason::Drifted => {
-                record.map(|record| record.resource_version.clone())
-            }
+        let before = match self.compare(owner, step, record, path, attempt).await? {
+            Some(Adoption::InStep(record)) => return Ok(unchanged(object, record)),
+            Some(Adoption::Differs(version)) => Some(version),
+            Some(Adoption::Absent) => None,
+            None => record.map(|record| record.resource_version.clone()),
         };
         let response = self
             .patch(object, path, object.body.clone(), step.force, attempt)

@@ -11,6 +11,8 @@ use tokio::net::{TcpStream, lookup_host};
 use tokio::time::timeout;
 use url::Host;
 
+use super::rules::AddressRules;
+
 /// The head start of one address family before the other family is tried in parallel. RFC 8305 proposes 250 ms; this is
 /// the value of hyper's connector.
 const HEAD_START: Duration = Duration::from_millis(300);
@@ -27,8 +29,6 @@ pub enum Egress {
 /// Which addresses may be connected to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
-    /// All addresses.
-    Everywhere,
     /// All except link-local addresses, metadata servers, and addresses that are no host's. Loopback is allowed.
     Servers,
     /// As `Servers`, without loopback. Private networks are allowed.
@@ -38,7 +38,6 @@ pub enum Reach {
 impl Reach {
     fn allows(self, address: IpAddr) -> bool {
         match self {
-            Self::Everywhere => true,
             Self::Servers => !is_forbidden(address),
             Self::Remote => !is_forbidden(address) && !address.to_canonical().is_loopback(),
         }
@@ -66,23 +65,28 @@ pub enum DialError {
     /// The name has only addresses that may not be connected to; this is the first.
     #[error("the server resolves to {0}, which is link-local, a metadata server or not a host address")]
     ForbiddenAddress(IpAddr),
+    /// The name has only addresses that the lists of the operator exclude; this is the first.
+    #[error("the server resolves to {0}, which the operator of Starling does not allow")]
+    DeniedAddress(IpAddr),
 }
 
 /// Opens connections.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Dialler {
     egress: Egress,
     reach: Reach,
+    rules: AddressRules,
     connect_timeout: ConnectTimeout,
 }
 
 impl Dialler {
     /// Creates a dialler. Nothing is connected yet.
     #[must_use]
-    pub fn new(egress: Egress, reach: Reach, connect_timeout: ConnectTimeout) -> Self {
+    pub fn new(egress: Egress, reach: Reach, rules: AddressRules, connect_timeout: ConnectTimeout) -> Self {
         Self {
             egress,
             reach,
+            rules,
             connect_timeout,
         }
     }
@@ -90,12 +94,19 @@ impl Dialler {
     /// Checks a host that is written as an address.
     ///
     /// # Errors
-    /// [`DialError::ForbiddenAddress`] if that address may not be connected to.
+    /// [`DialError::ForbiddenAddress`] or [`DialError::DeniedAddress`] if that address may not be connected to.
     pub fn check(&self, host: &Host<String>) -> Result<(), DialError> {
-        match literal(host) {
-            Some(address) if !self.reach.allows(address) => Err(DialError::ForbiddenAddress(address)),
-            _ => Ok(()),
+        literal(host)
+            .and_then(|address| self.refusal(address))
+            .map_or(Ok(()), Err)
+    }
+
+    /// Returns why an address may not be connected to.
+    fn refusal(&self, address: IpAddr) -> Option<DialError> {
+        if !self.reach.allows(address) {
+            return Some(DialError::ForbiddenAddress(address));
         }
+        (!self.rules.allow(address)).then_some(DialError::DeniedAddress(address))
     }
 
     /// Connects to the first address of `host` that accepts the connection.
@@ -116,9 +127,10 @@ impl Dialler {
         let found = resolve(host, port).await.map_err(DialError::Resolve)?;
         let (allowed, refused): (Vec<_>, Vec<_>) = found
             .into_iter()
-            .partition(|address| self.reach.allows(address.ip()));
-        if let (true, Some(address)) = (allowed.is_empty(), refused.first()) {
-            return Err(DialError::ForbiddenAddress(address.ip()));
+            .partition(|address| self.refusal(address.ip()).is_none());
+        let refusal = refused.first().and_then(|address| self.refusal(address.ip()));
+        if let (true, Some(refusal)) = (allowed.is_empty(), refusal) {
+            return Err(refusal);
         }
         let first_family = allowed.first().map(SocketAddr::is_ipv4);
         let (first, second): (Vec<_>, Vec<_>) = allowed
@@ -205,11 +217,17 @@ mod tests {
     use tokio::net::TcpListener;
 
     use super::*;
+    use crate::rules::{AddressLists, Purpose};
 
     const WAIT: Duration = Duration::from_secs(5);
 
     fn dialler(reach: Reach) -> Dialler {
-        Dialler::new(Egress::Direct, reach, ConnectTimeout::All(WAIT))
+        Dialler::new(
+            Egress::Direct,
+            reach,
+            AddressRules::default(),
+            ConnectTimeout::All(WAIT),
+        )
     }
 
     #[test]
@@ -233,7 +251,6 @@ mod tests {
             let address: IpAddr = text.parse().unwrap();
             assert!(!Reach::Remote.allows(address), "{text}");
             assert_eq!(Reach::Servers.allows(address), address.is_loopback(), "{text}");
-            assert!(Reach::Everywhere.allows(address), "{text}");
         }
         for public in [
             "10.0.0.1",
@@ -277,6 +294,38 @@ mod tests {
         }
         let found = resolve(&Host::Domain("localhost".to_owned()), 1).await.unwrap();
         assert!(!found.is_empty() && found.iter().all(|address| address.ip().is_loopback()));
+    }
+
+    /// A listener accepts, so only the lists refuse.
+    #[tokio::test]
+    async fn addresses_that_the_operator_does_not_allow_are_not_dialled() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let lists = |allowed: &[&str], denied: &[&str]| {
+            let read = |list: &[&str]| list.iter().map(|text| text.parse().unwrap()).collect();
+            AddressLists {
+                allowed: read(allowed),
+                denied: read(denied),
+            }
+        };
+        let cases = [
+            (lists(&[], &[]), true),
+            (lists(&["members=127.0.0.0/8"], &[]), true),
+            (lists(&["members=10.0.0.0/8"], &[]), false),
+            (lists(&["git=10.0.0.0/8"], &["gates=127.0.0.0/8"]), true),
+            (lists(&["127.0.0.0/8"], &["127.0.0.1"]), false),
+        ];
+        for (lists, expected) in cases {
+            let rules = lists.rules(Purpose::Members);
+            let dialler = Dialler::new(Egress::Direct, Reach::Servers, rules, ConnectTimeout::All(WAIT));
+            for name in [host("127.0.0.1"), Host::Domain("127.0.0.1".to_owned())] {
+                let dialled = dialler.dial(&name, port).await;
+                assert_eq!(dialled.is_ok(), expected, "{lists:?} {name}");
+                let is_denied = matches!(dialled, Err(DialError::DeniedAddress(_)));
+                assert_eq!(is_denied, !expected, "{lists:?} {name}");
+            }
+            assert_eq!(dialler.check(&host("127.0.0.1")).is_ok(), expected, "{lists:?}");
+        }
     }
 
     #[tokio::test]

@@ -4,6 +4,7 @@
 //! one of them (git's protocol, the connection pool of a member, the network of a simulation) stays in its adapter.
 //!
 //! - [`dial`]: opens connections; refuses addresses that are never connected to.
+//! - [`rules`]: the lists of an operator.
 //! - [`tls`]: the trusted certificates, and the client certificate.
 //! - [`exchange`]: one request on its own connection; reads bodies within limits.
 //! - [`web`]: one request to a server that a user names.
@@ -14,6 +15,7 @@ pub mod clock;
 pub mod dial;
 mod errors;
 pub mod exchange;
+pub mod rules;
 pub mod tls;
 pub mod web;
 

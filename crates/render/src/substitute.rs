@@ -419,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn the_room_limits_substituted_text() {
+    fn the_limit_covers_substituted_text() {
         let mut object = json!({"v": "${A}${A}${A}"});
         let mut remaining = 25;
         assert_eq!(

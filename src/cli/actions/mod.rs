@@ -1,12 +1,13 @@
-//! `starling pause`, `resume`, `abort`, `retry`, `skip`, `promote`, `rollback`, `release` and `approve`: operator
-//! actions.
+//! `starling pause`, `resume`, `abort`, `retry`, `skip`, `promote`, `rollback`, `release`, `approve` and
+//! `approve-deletions`: operator actions.
 //!
-//! Each command creates one RolloutAction or RolloutApproval with the permissions of the caller and changes nothing
-//! else. The object records who requested what, and why.
+//! Each command creates one RolloutAction, RolloutApproval or DeletionApproval with the permissions of the caller and
+//! changes nothing else. The object records who requested what, and why.
 
 mod create;
+mod deletions;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 
 use super::caller::CallerArguments;
 use super::value::InvalidValue;
@@ -97,7 +98,36 @@ pub(super) struct ApproveArguments {
     digest: Option<String>,
 }
 
-/// Parses a release digest. A prefix would approve nothing.
+/// Options of `approve-deletions`.
+#[derive(Debug, Args)]
+pub(super) struct ApproveDeletionsArguments {
+    /// Kind of the object whose deletions are approved
+    #[arg(value_name = "KIND", value_enum)]
+    kind: DeletionSubject,
+    /// Name of the SyncGroup or the Sync
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// Digest of the list, as the conditions DeletionHeld and MembershipHeld, `starling why` and `starling plan` print
+    /// it
+    #[arg(long, value_name = "SHA256", value_parser = digest)]
+    digest: String,
+    /// Reason; it is recorded with the approval
+    #[arg(long, value_name = "TEXT")]
+    reason: String,
+    #[command(flatten)]
+    caller: CallerArguments,
+}
+
+/// What a DeletionApproval is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum DeletionSubject {
+    /// A SyncGroup: each of its Syncs that would delete the list, or clusters that leave
+    Group,
+    /// A Sync
+    Sync,
+}
+
+/// Parses a digest. A prefix would approve nothing.
 fn digest(text: &str) -> Result<String, InvalidValue> {
     let hex = text.strip_prefix("sha256:").unwrap_or_default();
     let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
@@ -150,6 +180,10 @@ pub(super) async fn rollback(arguments: RollbackArguments) -> anyhow::Result<()>
 
 pub(super) async fn approve(arguments: ApproveArguments) -> anyhow::Result<()> {
     create::approve(&arguments.common, arguments.stage, arguments.digest).await
+}
+
+pub(super) async fn approve_deletions(arguments: ApproveDeletionsArguments) -> anyhow::Result<()> {
+    deletions::approve(arguments).await
 }
 
 #[cfg(test)]

@@ -78,6 +78,8 @@ pub(super) async fn run(arguments: DemoArguments) -> anyhow::Result<()> {
         concurrency: 20,
         kustomize: clusters.kustomize.clone(),
         sops: None,
+        deletions: Default::default(),
+        addresses: Default::default(),
     };
     let controller = Controller::start(hub.clone(), settings, Readiness::default()).await?;
 

@@ -5,7 +5,8 @@ use starling_api::Blocker;
 
 use crate::cli::output::{age, duration};
 use crate::read_model::listing::{
-    ActionRow, ApprovalRow, ClusterRow, GroupRow, ObjectRow, Readiness, SourceRow, SyncRow,
+    ActionRow, ApprovalRow, ClusterRow, DeletionApprovalRow, GroupRow, ObjectRow, Readiness, SourceRow,
+    SyncRow,
 };
 
 /// The text of an empty cell.
@@ -227,6 +228,30 @@ impl Columns for ApprovalRow {
         ];
         if wide {
             cells.push(self.release_digest.clone());
+        }
+        cells
+    }
+}
+
+impl Columns for DeletionApprovalRow {
+    fn headings(wide: bool) -> Vec<&'static str> {
+        let mut headings = vec!["NAME", "FOR", "BY", "AGE", "REASON"];
+        if wide {
+            headings.push("DIGEST");
+        }
+        headings
+    }
+
+    fn cells(&self, wide: bool, now: Timestamp) -> Vec<String> {
+        let mut cells = vec![
+            self.object.name.clone(),
+            self.subject.clone(),
+            self.by.clone(),
+            created(&self.object, now),
+            self.reason.clone(),
+        ];
+        if wide {
+            cells.push(self.digest.clone());
         }
         cells
     }

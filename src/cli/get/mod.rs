@@ -12,7 +12,9 @@ use kube::api::ListParams;
 use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Api, ResourceExt as _};
 use serde::Serialize;
-use starling_api::{Cluster, RolloutAction, RolloutApproval, Source, SyncGroup, SyncResource};
+use starling_api::{
+    Cluster, DeletionApproval, RolloutAction, RolloutApproval, Source, SyncGroup, SyncResource,
+};
 
 use self::columns::Columns;
 use super::caller::{Caller, CallerArguments};
@@ -66,6 +68,13 @@ enum Kind {
     /// Operator actions (RolloutAction)
     #[value(alias = "action", alias = "rolloutactions", alias = "rolloutaction")]
     Actions,
+    /// Approvals of deletions (DeletionApproval)
+    #[value(
+        alias = "deletionapprovals",
+        alias = "deletionapproval",
+        alias = "deletion-approval"
+    )]
+    DeletionApprovals,
 }
 
 /// A kind that `get` displays.
@@ -83,6 +92,7 @@ pub(super) async fn run(arguments: GetArguments) -> anyhow::Result<()> {
         Kind::Sources => show::<Source>(&caller, &arguments).await,
         Kind::Approvals => show::<RolloutApproval>(&caller, &arguments).await,
         Kind::Actions => show::<RolloutAction>(&caller, &arguments).await,
+        Kind::DeletionApprovals => show::<DeletionApproval>(&caller, &arguments).await,
     }
 }
 

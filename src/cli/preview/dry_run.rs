@@ -7,9 +7,11 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use futures::{FutureExt as _, StreamExt as _};
 use indicatif::{ProgressBar, ProgressStyle};
+use jiff::Timestamp;
 use kube::ResourceExt;
-use starling_api::{APPROVE_DELETIONS, Cluster, ConflictPolicy, SyncEntry, SyncTemplate};
-use starling_core::apply::{HeldDeletions, PruneBlocker, SiblingObjects};
+use starling_api::{APPROVE_DELETIONS, Cluster, ConflictPolicy, PendingDeletions, SyncEntry, SyncTemplate};
+use starling_core::apply::budget::Approval;
+use starling_core::apply::{Grace, HeldDeletions, PruneBlocker, SiblingObjects};
 use starling_core::expand::{self, ClusterFacts};
 use starling_core::object::ObjectId;
 use starling_core::preview::{ClusterPreview, ObjectChange};
@@ -82,6 +84,7 @@ async fn of_cluster(
         }
     };
     let parts = parts(workspace, scope, revisions, cluster, &mut preview).await;
+    let (release, group) = (release(scope, revisions), scope.group.name_any());
     let approved = scope.group.annotations().get(APPROVE_DELETIONS);
     let approved = approved.map_or("", String::as_str);
     for part in &parts {
@@ -90,12 +93,28 @@ async fn of_cluster(
             cluster,
             member: &member,
             parts: &parts,
-            approved,
+            approval: Approval {
+                target: &release,
+                approved,
+            },
+            group: &group,
             deadline: until,
         };
         dry_run.of_part(part, &mut preview).await;
     }
     preview
+}
+
+/// Returns the release that these revisions form, as it replaces the objects that are deleted.
+fn release(scope: &GroupScope, revisions: &BTreeMap<String, ResolvedRevision>) -> String {
+    let entries = scope.group.spec.syncs.iter();
+    let entries: Vec<target::ReleaseEntry<'_>> = entries
+        .map(|entry| {
+            let revision = revisions.get(&entry.name).map_or("", |revision| &revision.text);
+            (entry.name.as_str(), revision, &entry.template)
+        })
+        .collect();
+    target::of_release(&entries)
 }
 
 pub(super) async fn connect(workspace: &Workspace, cluster: &Cluster) -> anyhow::Result<Member> {
@@ -152,8 +171,9 @@ struct DryRun<'a> {
     member: &'a Member,
     /// All entries of the cluster.
     parts: &'a [Part<'a>],
-    /// Approved deletions, as in the annotation of the group.
-    approved: &'a str,
+    /// Approved deletions, as in the annotation of the group, of the previewed release.
+    approval: Approval<'a>,
+    group: &'a str,
     deadline: Instant,
 }
 
@@ -163,7 +183,8 @@ impl DryRun<'_> {
             cluster,
             member,
             parts,
-            approved,
+            approval,
+            group,
             deadline,
         } = self;
         let name = part.entry.name.as_str();
@@ -204,8 +225,14 @@ impl DryRun<'_> {
                 recreate: part.template.force,
                 siblings: &siblings,
                 handed_over_by: &group_owners,
-                // Approvals on single Syncs are not read: the preview shows the rollout without them.
-                approved,
+                // DeletionApprovals, and approvals on single Syncs, are not read: the preview shows the rollout
+                // without them.
+                approval,
+                grace: Grace {
+                    length: part.template.prune_grace.as_std(),
+                    now: Timestamp::now(),
+                    ..Grace::none()
+                },
                 deadline,
             })
             .await;
@@ -222,15 +249,37 @@ impl DryRun<'_> {
         if let Some(error) = &found.interrupted {
             preview.fail_unknown(name, crate::chain(error));
         }
+        if let Some(pending) = &found.pending {
+            report_pending(preview, name, part.template.prune_grace, pending);
+        }
         if let Some(blocker) = &found.prune_blocker {
-            report_blocker(preview, name, blocker);
+            report_blocker(preview, name, &format!("group {group}"), blocker);
         }
     }
 }
 
+/// Reports objects that would be deleted after a grace.
+pub(super) fn report_pending(
+    preview: &mut ClusterPreview,
+    entry: &str,
+    grace: starling_api::Duration,
+    pending: &PendingDeletions,
+) {
+    preview.notes.push(format!(
+        "{entry}: {} objects that are no longer in git stay for {grace}: {}",
+        pending.count,
+        pending.objects.join(", ")
+    ));
+}
+
 /// Reports why prune is skipped. It is a failure where the Sync would not become ready, which fails the cluster in the
-/// rollout.
-pub(super) fn report_blocker(preview: &mut ClusterPreview, entry: &str, blocker: &PruneBlocker) {
+/// rollout. `subject` are the arguments of `starling approve-deletions` that name what is approved.
+pub(super) fn report_blocker(
+    preview: &mut ClusterPreview,
+    entry: &str,
+    subject: &str,
+    blocker: &PruneBlocker,
+) {
     match blocker {
         PruneBlocker::Off => preview.notes.push(format!(
             "{entry}: objects that are no longer in git stay: prune is off"
@@ -244,19 +293,20 @@ pub(super) fn report_blocker(preview: &mut ClusterPreview, entry: &str, blocker:
             entry,
             format!("HandOverUnknown: prune skipped, another Sync may own these objects: {why}"),
         ),
-        PruneBlocker::Budget(held) => preview.fail(entry, held_deletions(held)),
+        PruneBlocker::NotCounted(why) => preview.fail(entry, format!("DeletionsNotCounted: {why}")),
+        PruneBlocker::Budget(held) => preview.fail(entry, held_deletions(subject, held)),
     }
 }
 
 /// Deletions that need an approval, with the objects as far as they are known by name.
-fn held_deletions(held: &HeldDeletions) -> String {
+fn held_deletions(subject: &str, held: &HeldDeletions) -> String {
     let mut objects: Vec<String> = held.objects.iter().map(ToString::to_string).collect();
     if let Some(more) = held.deletions.checked_sub(objects.len()).filter(|more| *more > 0) {
         objects.push(format!("{more} more"));
     }
     format!(
-        "DeletionHeld: {} of {} objects are no longer in git and would be deleted; to approve, annotate the Sync or its SyncGroup \
-         with {APPROVE_DELETIONS}={}: {}",
+        "DeletionHeld: {} of {} objects are no longer in git and would be deleted; to approve: starling \
+         approve-deletions {subject} --digest {} --reason \"…\": {}",
         held.deletions,
         held.of,
         held.digest,
@@ -283,7 +333,7 @@ mod tests {
     fn a_blocker_that_fails_the_cluster_is_a_failure_and_others_are_notes() {
         let reported = |blocker| {
             let mut preview = ClusterPreview::default();
-            report_blocker(&mut preview, "app", &blocker);
+            report_blocker(&mut preview, "app", "group shop", &blocker);
             let failures = preview.failures.iter().map(|failure| failure.message.clone());
             (failures.collect::<Vec<_>>(), preview.notes)
         };
@@ -316,12 +366,13 @@ mod tests {
             deletions: 3,
             of: 20,
             objects: vec![space],
+            excess: None,
         }));
         assert_eq!(
             failures,
             [
-                "DeletionHeld: 3 of 20 objects are no longer in git and would be deleted; to approve, annotate the Sync or its \
-                 SyncGroup with starling.dev/approve-deletions=sha256:1: Namespace shop, 2 more"
+                "DeletionHeld: 3 of 20 objects are no longer in git and would be deleted; to approve: starling \
+                 approve-deletions group shop --digest sha256:1 --reason \"…\": Namespace shop, 2 more"
             ]
         );
     }

@@ -8,6 +8,8 @@ use starling_api::{Cluster, Source, SyncGroup};
 
 use crate::cli::caller::Caller;
 use crate::cli::{kube_errors, lists};
+use crate::read_model::group::GroupObjects;
+use crate::read_model::removals::PlannedRemoval;
 
 /// A group, its Sources, and the clusters that it selects.
 pub(super) struct GroupScope {
@@ -48,5 +50,22 @@ impl GroupScope {
             sources,
             clusters,
         })
+    }
+
+    /// Finds the Syncs that the group no longer wants, on one cluster or on all.
+    pub(super) async fn removals(
+        &self,
+        caller: &Caller,
+        cluster: Option<&str>,
+    ) -> anyhow::Result<Vec<PlannedRemoval>> {
+        let mut objects = GroupObjects {
+            syncs: lists::syncs(caller, &self.group).await?,
+            group: self.group.clone(),
+            clusters: self.clusters.clone(),
+        };
+        objects
+            .syncs
+            .retain(|(on, _), _| cluster.is_none_or(|cluster| cluster == on));
+        Ok(objects.removals())
     }
 }

@@ -27,6 +27,7 @@ use super::duration::duration_or_seconds;
 use super::output::{self, Form};
 use super::value::InvalidValue;
 use crate::read_model::preview::{PreviewReport, PreviewResult};
+use crate::read_model::removals;
 
 /// Clusters that are previewed concurrently.
 const CONCURRENCY: usize = 16;
@@ -139,6 +140,9 @@ async fn preview(group: &str, only: Option<&str>, options: &PreviewOptions) -> a
     let revisions = workspace.revisions(&scope, options).await?;
     let digest = workspace.digest(&scope, &revisions).await;
     let previews = dry_run::of_all(&workspace, &scope, &revisions, &clusters, options.tools.timeout).await?;
+    let overview = Overview::of(previews);
+    let mut removals = removals::of_preview(&overview);
+    removals.extend(scope.removals(&caller, only).await?);
     let report = PreviewReport {
         group: group.to_owned(),
         namespace: caller.namespace,
@@ -148,7 +152,8 @@ async fn preview(group: &str, only: Option<&str>, options: &PreviewOptions) -> a
             .collect(),
         release_digest: digest.as_ref().ok().cloned(),
         release_digest_error: digest.err().map(|error| error.to_string()),
-        overview: Overview::of(previews),
+        removals,
+        overview,
     };
     match options.output {
         // As a value, so that the keys are sorted.

@@ -5,10 +5,10 @@ use std::fmt::Write as _;
 use serde_json::Value;
 use starling_core::preview::{Change, Failing, FieldChange, ObjectChange, Overview};
 
+use crate::cli::output::names;
+use crate::cli::removals;
 use crate::read_model::preview::PreviewReport;
 
-/// Clusters that a line names; the others are counted.
-const NAMED: usize = 8;
 /// The longest value that is printed in full.
 const LONGEST: usize = 160;
 
@@ -20,6 +20,7 @@ pub(super) fn text(report: &PreviewReport) -> String {
         revisions,
         release_digest,
         release_digest_error,
+        removals,
         overview,
     } = report;
     let mut page = format!("SyncGroup {namespace}/{group}\n");
@@ -32,6 +33,7 @@ pub(super) fn text(report: &PreviewReport) -> String {
     if let Some(error) = release_digest_error {
         let _ = writeln!(page, "no release digest: {error}");
     }
+    page.push_str(&removals::text(removals));
     push_overview(&mut page, overview);
     page
 }
@@ -105,31 +107,17 @@ fn side(value: Option<&Value>) -> String {
     }
 }
 
-/// `3 clusters (a, b, c)`, `200 clusters (a, b, … and 198 more)`.
-fn names(clusters: &[String]) -> String {
-    let plural = if clusters.len() == 1 { "" } else { "s" };
-    let shown = clusters
-        .iter()
-        .take(NAMED)
-        .map(String::as_str)
-        .collect::<Vec<_>>()
-        .join(", ");
-    let more = match clusters.len().checked_sub(NAMED) {
-        None | Some(0) => String::new(),
-        Some(more) => format!(" and {more} more"),
-    };
-    format!("{} cluster{plural} ({shown}{more})", clusters.len())
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
 
     use serde_json::json;
+    use starling_api::DeletionPolicy;
     use starling_core::object::ObjectId;
     use starling_core::preview::{ClusterPreview, Overview};
 
     use super::*;
+    use crate::read_model::removals::{PlannedRemoval, RemovalCause};
 
     #[test]
     fn a_preview_has_its_group_its_clusters_and_their_fields() {
@@ -163,9 +151,16 @@ mod tests {
             revisions: [("app".to_owned(), "main@sha1:0".to_owned())].into(),
             release_digest: Some("sha256:1".into()),
             release_digest_error: None,
+            removals: vec![PlannedRemoval {
+                cause: RemovalCause::EntryRemoved { entry: "old".into() },
+                policy: DeletionPolicy::Delete,
+                objects: 12,
+                clusters: vec!["eu-1".into(), "us".into()],
+            }],
             overview: Overview::of(previews),
         };
         let expected = "SyncGroup fleet/shop\n  app: main@sha1:0\nrelease digest: sha256:1\n\
+            removes 12 objects on 2 clusters (eu-1, us): the group no longer has entry old\n\
             11 clusters: 1 distinct change on 10, 1 not previewed\n\n\
             on 10 clusters (eu-0, eu-1, eu-2, eu-3, eu-4, eu-5, eu-6, eu-7 and 2 more):\n  \
             ~ Deployment shop/web (app)\n      .spec.replicas: 2 -> 3\n\n\
@@ -190,6 +185,7 @@ mod tests {
             revisions: BTreeMap::new(),
             release_digest: None,
             release_digest_error: Some("entry app: refused".into()),
+            removals: Vec::new(),
             overview: Overview::of(previews.into()),
         };
         let expected = "SyncGroup fleet/shop\nno release digest: entry app: refused\n\

@@ -58,7 +58,7 @@ pub(super) async fn run(arguments: WhyArguments) -> anyhow::Result<()> {
     let explanations = match (at, data_dir) {
         (Some(at), Some(data_dir)) => past(&subject, at, &data_dir, &caller).await?,
         (Some(_), None) => bail!("--at requires --data-dir: past states are in the controller's journal"),
-        (None, data_dir) => present(&subject, data_dir, &caller).await?,
+        (None, data_dir) => Box::pin(present(&subject, data_dir, &caller)).await?,
     };
     print::print(&explanations, output)
 }
@@ -80,6 +80,7 @@ async fn present(
         syncs: lists::all(&caller).await?,
         approvals: lists::all(&caller).await?,
         actions: lists::all(&caller).await?,
+        deletion_approvals: lists::all(&caller).await?,
     };
     let present = Present::new(objects, Hub::new(caller.client.clone()), data_dir);
     Ok(match subject {

@@ -4,6 +4,7 @@ use jiff::Timestamp;
 use starling_core::explain::Estimate;
 
 use crate::cli::output::{self, Form, Table};
+use crate::cli::removals;
 use crate::read_model::explanation::{ClusterState, SubjectExplanation};
 use crate::read_model::history;
 
@@ -37,6 +38,7 @@ fn text_of(explained: &SubjectExplanation) -> String {
     if let Some(at) = explained.explanation.next_at {
         text.push_str(&format!("Next event: {at}\n"));
     }
+    text.push_str(&removals::text(&explained.removals));
     if let Some(estimate) = &explained.estimate {
         text.push_str(&eta(estimate, explained.at));
     }
@@ -119,12 +121,14 @@ fn cluster_table(clusters: &[ClusterState]) -> Table {
 
 #[cfg(test)]
 mod tests {
+    use starling_api::DeletionPolicy;
     use starling_core::explain::{Blocker, Explanation};
     use starling_core::journal::past::RecordedAction;
     use starling_core::plan::Attribution;
 
     use super::*;
     use crate::read_model::explanation::{EntryState, JournalEntry, LostRelease};
+    use crate::read_model::removals::{PlannedRemoval, RemovalCause};
 
     fn time(text: &str) -> Timestamp {
         text.parse().unwrap()
@@ -153,6 +157,12 @@ mod tests {
                 next: "the window opens".into(),
                 next_at: Some(time("2026-11-20T15:00:00Z")),
             },
+            removals: vec![PlannedRemoval {
+                cause: RemovalCause::EntryRemoved { entry: "old".into() },
+                policy: DeletionPolicy::Delete,
+                objects: 12,
+                clusters: vec!["b".into()],
+            }],
             estimate: Some(Estimate::At {
                 starts_at: Some(time("2026-11-20T15:00:00Z")),
                 done_at: time("2026-11-20T15:01:00Z"),
@@ -170,6 +180,7 @@ mod tests {
              2. then a slot: 1 of 1 in use now [NoSlot]\n     \
              until a slot is free\n\
              Next event: 2026-11-20T15:00:00Z\n\
+             removes 12 objects on 1 cluster (b): the group no longer has entry old\n\
              ETA: starts about 2026-11-20T15:00:00Z, done about 2026-11-20T15:01:00Z (from 3 recorded durations)\n"
         );
         explained.entry = Some(JournalEntry {
@@ -182,6 +193,7 @@ mod tests {
             explained.explanation.next_at,
         ) = (Vec::new(), "the soak ends".into(), None);
         explained.estimate = None;
+        explained.removals.clear();
         explained.clusters.push(ClusterState {
             cluster: "b".into(),
             stage: "*".into(),

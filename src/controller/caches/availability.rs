@@ -28,6 +28,8 @@ per_object!(AvailabilityCache, by_cluster);
 #[derive(Debug, Default)]
 struct Availability {
     breaker: Breaker,
+    /// The member did not respond, and has responded to no probe since.
+    lost: bool,
     /// The last attempt was slow because the member responded slowly.
     slow: bool,
     pause: Option<Pause>,
@@ -116,6 +118,7 @@ impl AvailabilityCache {
     pub fn lost(&self, cluster: &ObjectKey, contact: Contact) {
         let now = self.start.elapsed();
         self.with(cluster, |availability| {
+            availability.lost = true;
             availability.breaker.failed(contact, now, &cluster.to_string());
         });
     }
@@ -160,11 +163,15 @@ impl AvailabilityCache {
         }
     }
 
-    /// Records that the member responded to a probe.
-    pub fn answered_probe(&self, cluster: &ObjectKey) {
-        if let Some(availability) = self.by_cluster.lock().get_mut(cluster) {
-            availability.breaker.answered(Contact::Probe);
-        }
+    /// Records that the member responded to a probe. Returns whether it had been lost: its Syncs may wait for it.
+    #[must_use]
+    pub fn answered_probe(&self, cluster: &ObjectKey) -> bool {
+        let mut known = self.by_cluster.lock();
+        let Some(availability) = known.get_mut(cluster) else {
+            return false;
+        };
+        availability.breaker.answered(Contact::Probe);
+        std::mem::take(&mut availability.lost)
     }
 
     /// Removes the entry of a Cluster that was deleted, or whose connection changed.
@@ -232,6 +239,17 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_member_that_was_lost_returns_with_one_response() {
+        let cache = AvailabilityCache::new(Clock::system());
+        assert!(!cache.answered_probe(&cluster()));
+        for contact in [Contact::Work, Contact::Probe] {
+            cache.lost(&cluster(), contact);
+            assert!(cache.answered_probe(&cluster()), "{contact:?}");
+            assert!(!cache.answered_probe(&cluster()), "{contact:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_lane_is_suspect_while_the_cluster_is_slow_or_lost_and_forgotten_when_it_is_well() {
         let cache = AvailabilityCache::new(Clock::system());
         cache.worked(&cluster(), Duration::from_secs(29), 1);
@@ -245,7 +263,7 @@ mod tests {
         let wait = cache.begin_probe(&cluster()).unwrap_err();
         tokio::time::advance(wait).await;
         assert_eq!(cache.begin_probe(&cluster()), Ok(()));
-        cache.answered_probe(&cluster());
+        assert!(cache.answered_probe(&cluster()));
         assert!(!cache.is_suspect(&cluster()));
         cache.worked(&cluster(), Duration::from_secs(1), 10);
         assert!(cache.by_cluster.lock().is_empty());

@@ -148,6 +148,29 @@ pub(in crate::controller) fn group_of_action(action: &starling_api::RolloutActio
     Some(ObjectKey::new(namespace, &action.spec.group))
 }
 
+/// Returns the key of the group or the Sync that an approval of deletions is for.
+pub(in crate::controller) fn subject_of_deletions(
+    approval: &starling_api::DeletionApproval,
+) -> Option<ObjectKey> {
+    let namespace = approval.namespace().unwrap_or_default();
+    let spec = &approval.spec;
+    match (&spec.group, &spec.sync) {
+        (Some(group), _) => Some(group_to_delete_from(&namespace, group)),
+        (None, Some(sync)) => Some(sync_to_delete_from(&namespace, sync)),
+        (None, None) => None,
+    }
+}
+
+/// Returns the key of the approvals of deletions of a group. A Sync may have the same name.
+pub(in crate::controller) fn group_to_delete_from(namespace: &str, group: &str) -> ObjectKey {
+    ObjectKey::new(namespace, format!("group/{group}"))
+}
+
+/// Returns the key of the approvals of deletions of a Sync.
+pub(in crate::controller) fn sync_to_delete_from(namespace: &str, sync: &str) -> ObjectKey {
+    ObjectKey::new(namespace, format!("sync/{sync}"))
+}
+
 #[cfg(test)]
 mod tests {
     use k8s_openapi::api::core::v1::ConfigMap;

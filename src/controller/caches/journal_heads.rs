@@ -15,8 +15,8 @@ per_object!(JournalHeads, 0);
 /// The newest entry of a journal.
 #[derive(Debug)]
 struct Head {
-    /// UID of the group: another group with the same name has another journal.
-    uid: String,
+    /// Identity of the group: another group with the same name has another journal.
+    id: String,
     recorder: Recorder,
 }
 
@@ -24,14 +24,14 @@ impl JournalHeads {
     /// Takes the recorder of a group. Returns `None` if the ledger has to be read: this process has not written to the
     /// journal, a write failed, or the recorder is of another group with this name.
     #[must_use]
-    pub fn take(&self, group: &ObjectKey, uid: &str) -> Option<Recorder> {
+    pub fn take(&self, group: &ObjectKey, id: &str) -> Option<Recorder> {
         let head = self.0.take(group)?;
-        (head.uid == uid).then_some(head.recorder)
+        (head.id == id).then_some(head.recorder)
     }
 
     /// Keeps the recorder for the next reconcile.
-    pub fn put(&self, group: &ObjectKey, uid: &str, recorder: Recorder) {
-        let uid = uid.to_owned();
-        self.0.set(group, Head { uid, recorder });
+    pub fn put(&self, group: &ObjectKey, id: &str, recorder: Recorder) {
+        let id = id.to_owned();
+        self.0.set(group, Head { id, recorder });
     }
 }

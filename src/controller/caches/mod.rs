@@ -29,14 +29,15 @@ pub mod waiting_syncs;
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use starling_api::{Cluster, RolloutAction, RolloutApproval, Source, SyncGroup};
+use starling_api::{Cluster, DeletionApproval, RolloutAction, RolloutApproval, Source, SyncGroup};
 
 use self::availability::AvailabilityCache;
 use self::cache::{Cache, ObjectKey};
 use self::connections::Connections;
 use self::drift_states::DriftStates;
 use self::health::HealthCache;
-use self::indexed::{cluster_of, group_of_action, group_of_approval, identity_of};
+use self::indexed::{cluster_of, group_of_action, group_of_approval, identity_of, subject_of_deletions};
+pub(in crate::controller) use self::indexed::{group_to_delete_from, sync_to_delete_from};
 use self::journal_heads::JournalHeads;
 use self::origins::OriginCache;
 use self::pending_deselections::PendingDeselections;
@@ -69,6 +70,8 @@ pub struct ObjectCaches {
     pub approvals: Arc<Cache<RolloutApproval>>,
     /// Operator actions, also by group.
     pub actions: Arc<Cache<RolloutAction>>,
+    /// Approvals of deletions.
+    pub deletion_approvals: Arc<Cache<DeletionApproval>>,
 }
 
 impl Default for ObjectCaches {
@@ -80,6 +83,7 @@ impl Default for ObjectCaches {
             groups: Arc::new(Cache::default()),
             approvals: Arc::new(Cache::indexed_by(group_of_approval)),
             actions: Arc::new(Cache::indexed_by(group_of_action)),
+            deletion_approvals: Arc::new(Cache::indexed_by(subject_of_deletions)),
         }
     }
 }
@@ -94,6 +98,7 @@ impl ObjectCaches {
             groups,
             approvals,
             actions,
+            deletion_approvals,
         } = self;
         tokio::join!(
             sources.synced(),
@@ -102,6 +107,7 @@ impl ObjectCaches {
             groups.synced(),
             approvals.synced(),
             actions.synced(),
+            deletion_approvals.synced(),
         );
     }
 

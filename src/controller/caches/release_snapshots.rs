@@ -13,7 +13,7 @@ use k8s_openapi::api::apps::v1::ControllerRevision;
 use k8s_openapi::apimachinery::pkg::runtime::RawExtension;
 use kube::api::ListParams;
 use kube::{Resource, ResourceExt};
-use starling_api::{EntryRevision, GROUP_LABEL, SyncGroup};
+use starling_api::{EntryRevision, GROUP_ID_LABEL, GROUP_LABEL, SyncGroup};
 use starling_core::revision::is_named;
 use starling_core::rollout::ReleaseSnapshot;
 use tokio::time::Instant;
@@ -39,6 +39,15 @@ pub struct ReleaseSnapshots {
 
 per_object!(ReleaseSnapshots, known);
 
+/// A group as the owner of its stored releases.
+#[derive(Clone, Copy, Debug)]
+pub struct ReleaseOwner<'a> {
+    /// The group.
+    pub group: &'a SyncGroup,
+    /// Its identity ([`starling_core::identity`]); empty: not known, so only an owner reference tells its releases.
+    pub id: &'a str,
+}
+
 /// The known releases of one group.
 #[derive(Debug, Default)]
 struct GroupSnapshots {
@@ -63,15 +72,16 @@ impl ReleaseSnapshots {
     pub async fn keep(
         &self,
         hub: &Hub,
-        group: &SyncGroup,
+        owner: ReleaseOwner<'_>,
         rollout: i64,
         snapshot: &Arc<ReleaseSnapshot>,
     ) -> Result<(), HubError> {
-        let object = object(group, rollout, snapshot);
+        let group = owner.group;
+        let object = object(owner, rollout, snapshot);
         let key = ObjectKey::of(&object);
         let found: Option<ControllerRevision> = hub.find(&key).await?;
         let is_kept = |found: &ControllerRevision| {
-            is_of(found, group)
+            is_of(found, owner)
                 && found.metadata.deletion_timestamp.is_none()
                 && read_intact(found.clone()).is_some_and(|kept| kept.digest == snapshot.digest)
         };
@@ -102,9 +112,10 @@ impl ReleaseSnapshots {
     pub async fn load(
         &self,
         hub: &Hub,
-        group: &SyncGroup,
+        owner: ReleaseOwner<'_>,
         digest: &str,
     ) -> Result<Option<Arc<ReleaseSnapshot>>, HubError> {
+        let group = owner.group;
         let known = self.known_of(group, digest);
         if known.is_some() {
             return Ok(known);
@@ -113,7 +124,7 @@ impl ReleaseSnapshots {
         let key = ObjectKey::new(namespace, object_name(&group.name_any(), digest));
         let found: Option<ControllerRevision> = hub.find(&key).await?;
         let snapshot = found
-            .filter(|found| is_of(found, group))
+            .filter(|found| is_of(found, owner))
             .and_then(read_intact)
             .filter(|snapshot| snapshot.digest == digest)
             .map(Arc::new);
@@ -131,10 +142,10 @@ impl ReleaseSnapshots {
     pub async fn with_revision(
         &self,
         hub: &Hub,
-        group: &SyncGroup,
+        owner: ReleaseOwner<'_>,
         revision: &str,
     ) -> Result<Option<Arc<ReleaseSnapshot>>, HubError> {
-        let kept = self.kept(hub, group).await?;
+        let kept = self.kept(hub, owner).await?;
         let mut snapshots = kept.into_iter().filter_map(read_intact);
         let found = snapshots.find(|snapshot| {
             let mut revisions = snapshot.revisions.iter();
@@ -142,31 +153,42 @@ impl ReleaseSnapshots {
         });
         Ok(found.map(|found| {
             let found = Arc::new(found);
-            self.remember(group, found.clone());
+            self.remember(owner.group, found.clone());
             found
         }))
     }
 
     /// Returns the objects that store a group's releases, the newest first.
-    async fn kept(&self, hub: &Hub, group: &SyncGroup) -> Result<Vec<ControllerRevision>, HubError> {
+    async fn kept(&self, hub: &Hub, owner: ReleaseOwner<'_>) -> Result<Vec<ControllerRevision>, HubError> {
+        let group = owner.group;
         let selector = format!("{GROUP_LABEL}={}", group.name_any());
         let params = ListParams::default().labels(&selector);
         let mut kept: Vec<ControllerRevision> = hub
             .list(&group.namespace().unwrap_or_default(), &params)
             .await?
             .into_iter()
-            .filter(|found: &ControllerRevision| is_of(found, group))
+            .filter(|found: &ControllerRevision| is_of(found, owner))
             .collect();
         kept.sort_by_key(|found| std::cmp::Reverse(found.revision));
         Ok(kept)
     }
 
-    /// Deletes the releases that the group does not name, except for the newest.
+    /// Deletes the releases that the group does not name, except for the newest. Releases without an owner reference to
+    /// the group get one, so that they are deleted with it: a restore to another API server removes it.
     ///
     /// # Errors
     /// [`HubError`].
-    pub async fn tidy(&self, hub: &Hub, group: &SyncGroup, named: &BTreeSet<String>) -> Result<(), HubError> {
-        let kept = self.kept(hub, group).await?;
+    pub async fn tidy(
+        &self,
+        hub: &Hub,
+        owner: ReleaseOwner<'_>,
+        named: &BTreeSet<String>,
+    ) -> Result<(), HubError> {
+        let group = owner.group;
+        let kept = self.kept(hub, owner).await?;
+        for found in kept.iter().filter(|found| !is_owned(found, group)) {
+            hub.set_owner(found, group).await?;
+        }
         let names: BTreeSet<String> = named
             .iter()
             .map(|digest| object_name(&group.name_any(), digest))
@@ -213,9 +235,18 @@ impl ReleaseSnapshots {
     }
 }
 
-fn is_of(found: &ControllerRevision, group: &SyncGroup) -> bool {
+/// Returns whether an object stores a release of this very group, and not of a former one of that name: by its label,
+/// or by its owner reference. The label survives a restore to another API server. Who sets it gains nothing: the
+/// content has to match its digest, and the digest has to be named by the group.
+#[must_use]
+pub fn is_of(found: &ControllerRevision, owner: ReleaseOwner<'_>) -> bool {
+    let label = found.labels().get(GROUP_ID_LABEL);
+    label.is_some_and(|id| !id.is_empty() && id == owner.id) || is_owned(found, owner.group)
+}
+
+fn is_owned(found: &ControllerRevision, group: &SyncGroup) -> bool {
     let mut owners = found.owner_references().iter();
-    owners.any(|owner| owner.uid == uid(group))
+    owners.any(|owner| Some(&owner.uid) == group.metadata.uid.as_ref())
 }
 
 /// Returns whether an object with this name may be replaced: a release of an earlier group with the same name, or an
@@ -240,8 +271,12 @@ pub fn revisions_of(kept: &ControllerRevision) -> Option<Vec<EntryRevision>> {
 /// Returns whether an object stores a release of a group. StatefulSets and DaemonSets use the same kind.
 #[must_use]
 pub fn is_of_a_group(found: &ControllerRevision) -> bool {
-    let mut owners = found.owner_references().iter();
-    owners.any(|owner| owner.kind == SyncGroup::kind(&()) && owner.api_version == SyncGroup::api_version(&()))
+    let owners = found.owner_references();
+    let is_restored = owners.is_empty() && found.labels().contains_key(GROUP_ID_LABEL);
+    is_restored
+        || owners.iter().any(|owner| {
+            owner.kind == SyncGroup::kind(&()) && owner.api_version == SyncGroup::api_version(&())
+        })
 }
 
 /// Returns the release in an object, without checking its digest.
@@ -266,7 +301,8 @@ fn object_name(group: &str, digest: &str) -> String {
     format!("{stem}-{hex}")
 }
 
-fn object(group: &SyncGroup, rollout: i64, snapshot: &ReleaseSnapshot) -> ControllerRevision {
+fn object(owner: ReleaseOwner<'_>, rollout: i64, snapshot: &ReleaseSnapshot) -> ControllerRevision {
+    let ReleaseOwner { group, id } = owner;
     let mut object = ControllerRevision {
         revision: rollout,
         data: serde_json::to_value(snapshot).ok().map(RawExtension),
@@ -278,7 +314,10 @@ fn object(group: &SyncGroup, rollout: i64, snapshot: &ReleaseSnapshot) -> Contro
     // A label has at most 63 characters. A group with a longer name is found only by its owner reference, and its
     // releases are never tidied.
     let name = group.name_any();
-    object.metadata.labels = (name.len() <= 63).then(|| [(GROUP_LABEL.to_owned(), name)].into());
+    let labels = [(GROUP_LABEL, name), (GROUP_ID_LABEL, id.to_owned())].into_iter();
+    let labels = labels.filter(|(_, value)| !value.is_empty() && value.len() <= 63);
+    let labels = labels.map(|(key, value)| (key.to_owned(), value));
+    object.metadata.labels = Some(labels.collect());
     object
 }
 
@@ -292,6 +331,10 @@ mod tests {
 
     use super::*;
     use crate::controller::hub::testing::{failure, responding};
+
+    fn owned(group: &SyncGroup) -> ReleaseOwner<'_> {
+        ReleaseOwner { group, id: "id" }
+    }
 
     #[test]
     fn names_are_short_enough_and_tell_releases_apart() {
@@ -341,7 +384,7 @@ mod tests {
             revisions: Vec::new(),
             entries: Vec::new(),
         };
-        let ours = object(&group, 7, &snapshot);
+        let ours = object(owned(&group), 7, &snapshot);
         assert!(is_replaceable(&ours, &group));
         // The group was deleted with `--cascade=orphan`.
         let mut orphan = ours.clone();
@@ -369,7 +412,7 @@ mod tests {
             }],
             entries: vec![entry],
         };
-        let kept = object(&shop(), 7, &snapshot);
+        let kept = object(owned(&shop()), 7, &snapshot);
         assert_eq!(kept.revision, 7);
         let read: ReleaseSnapshot = serde_json::from_value(kept.data.unwrap().0).unwrap();
         assert_eq!(read, snapshot);
@@ -378,6 +421,26 @@ mod tests {
             ("main@sha1:1", "")
         );
         assert!(read.entry("app").is_some() && read.entry("other").is_none());
+    }
+
+    /// A restore to another API server gives the group another UID, and removes the owner references.
+    #[test]
+    fn a_restored_release_belongs_to_its_group_and_not_to_a_new_one_of_the_name() {
+        let snapshot = ReleaseSnapshot {
+            digest: "sha256:a".into(),
+            revisions: Vec::new(),
+            entries: Vec::new(),
+        };
+        let mut kept = object(owned(&shop()), 7, &snapshot);
+        kept.metadata.owner_references = None;
+        let mut restored = shop();
+        restored.metadata.uid = Some("another".into());
+        let of = |id| ReleaseOwner { group: &restored, id };
+        assert!(is_of(&kept, of("id")) && is_of_a_group(&kept));
+        assert!(!is_of(&kept, of("new")) && !is_of(&kept, of("")));
+        let mut unlabelled = kept;
+        unlabelled.metadata.labels = None;
+        assert!(!is_of(&unlabelled, of("")) && !is_of_a_group(&unlabelled));
     }
 
     /// A management cluster with at most one ControllerRevision.
@@ -443,12 +506,12 @@ mod tests {
     async fn a_release_that_somebody_deleted_is_not_known_to_be_stored() {
         let (server, group, release) = (Server::default(), shop(), intact());
         let (hub, releases) = (hub(&server), ReleaseSnapshots::default());
-        releases.keep(&hub, &group, 1, &release).await.unwrap();
+        releases.keep(&hub, owned(&group), 1, &release).await.unwrap();
         assert!(releases.is_known(&group, &release.digest));
         *server.lock().unwrap() = None;
         tokio::time::advance(TRUSTED).await;
         let known = releases.is_known(&group, &release.digest);
-        let loaded = releases.load(&hub, &group, &release.digest).await.unwrap();
+        let loaded = releases.load(&hub, owned(&group), &release.digest).await.unwrap();
         assert_eq!((known, loaded), (false, None), "nothing is stored");
     }
 
@@ -457,17 +520,20 @@ mod tests {
     #[tokio::test]
     async fn a_release_is_not_stored_as_long_as_another_object_has_its_place() {
         let (server, group, release) = (Server::default(), shop(), intact());
-        let mut edited = serde_json::to_value(object(&group, 1, &release)).unwrap();
+        let mut edited = serde_json::to_value(object(owned(&group), 1, &release)).unwrap();
         edited["metadata"]["finalizers"] = json!(["example.com/keep"]);
         edited["metadata"]["uid"] = json!("uid");
         edited["data"]["entries"][0]["path"] = json!("./evil");
         *server.lock().unwrap() = Some(edited);
         let (hub, releases) = (hub(&server), ReleaseSnapshots::default());
-        assert_eq!(releases.load(&hub, &group, &release.digest).await.unwrap(), None);
-        let kept = releases.keep(&hub, &group, 1, &release).await;
+        assert_eq!(
+            releases.load(&hub, owned(&group), &release.digest).await.unwrap(),
+            None
+        );
+        let kept = releases.keep(&hub, owned(&group), 1, &release).await;
         // The view of the next process.
         let later = ReleaseSnapshots::default()
-            .load(&hub, &group, &release.digest)
+            .load(&hub, owned(&group), &release.digest)
             .await;
         assert!(
             kept.is_err() || later.unwrap().is_some(),

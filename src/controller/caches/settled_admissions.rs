@@ -21,8 +21,8 @@ per_object!(SettledAdmissions, known);
 /// The settled admissions of one group.
 #[derive(Debug, Default)]
 struct GroupAdmissions {
-    /// UID of the group: another group with the same name has none of these admissions.
-    uid: String,
+    /// Identity of the group: another group with the same name has none of these admissions.
+    id: String,
     /// The newest settled admission of each cluster and entry.
     settled: BTreeMap<(String, String), AdmissionRef>,
 }
@@ -30,19 +30,19 @@ struct GroupAdmissions {
 impl SettledAdmissions {
     /// Returns whether an admission is settled.
     #[must_use]
-    pub fn contains(&self, group: &ObjectKey, uid: &str, admission: &AdmissionRef) -> bool {
+    pub fn contains(&self, group: &ObjectKey, id: &str, admission: &AdmissionRef) -> bool {
         let known = self.known.lock();
-        let settled = known.get(group).filter(|of_group| of_group.uid == uid);
+        let settled = known.get(group).filter(|of_group| of_group.id == id);
         settled.and_then(|of_group| of_group.settled.get(&place(admission))) == Some(admission)
     }
 
     /// Records that an admission is settled.
-    pub fn add(&self, group: &ObjectKey, uid: &str, admission: &AdmissionRef) {
+    pub fn add(&self, group: &ObjectKey, id: &str, admission: &AdmissionRef) {
         let mut known = self.known.lock();
         let of_group = known.entry(group.clone()).or_default();
-        if of_group.uid != uid {
+        if of_group.id != id {
             *of_group = GroupAdmissions {
-                uid: uid.to_owned(),
+                id: id.to_owned(),
                 settled: BTreeMap::new(),
             };
         }

@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_was_used_longest_ago_makes_room() {
+    async fn what_was_used_longest_ago_is_evicted() {
         let cache = cache(10);
         for key in ["a", "b"] {
             ask(&cache, key, 5).await;

@@ -94,14 +94,15 @@ impl GateTasks {
     pub fn add_results(
         &self,
         group: &ObjectKey,
-        uid: &str,
+        group_id: &str,
         rollout: i64,
         stages: &mut BTreeMap<String, StageRecord>,
     ) {
         let known = self.lock();
         let Some(gates) = known.get(group) else { return };
         for (id, entry) in gates {
-            let (Some(result), true) = (&entry.result, id.group_uid == uid && id.rollout == rollout) else {
+            let (Some(result), true) = (&entry.result, id.group_id == group_id && id.rollout == rollout)
+            else {
                 continue;
             };
             let Some(record) = stages.get_mut(&id.stage) else {
@@ -114,11 +115,11 @@ impl GateTasks {
     }
 
     /// Writes the message of the last try of each open task into its status.
-    pub fn report(&self, group: &ObjectKey, uid: &str, rollout: i64, stages: &mut [StageStatus]) {
+    pub fn report(&self, group: &ObjectKey, group_id: &str, rollout: i64, stages: &mut [StageStatus]) {
         let known = self.lock();
         let Some(gates) = known.get(group) else { return };
         for (id, entry) in gates {
-            if id.group_uid != uid || id.rollout != rollout {
+            if id.group_id != group_id || id.rollout != rollout {
                 continue;
             }
             let stage = stages.iter_mut().find(|stage| stage.name == id.stage);

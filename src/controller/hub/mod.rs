@@ -1,5 +1,6 @@
 //! The client of the management cluster, with the writes of the reconcilers.
 
+mod deletions;
 mod error;
 mod installation;
 pub mod testing;
@@ -72,6 +73,11 @@ impl Hub {
     /// # Errors
     /// [`HubError`]; a conflict if the object was deleted and created again.
     pub async fn write_status<K: Kind>(&self, of: &K, status: &impl Serialize) -> Result<K, HubError> {
+        let mut status = serde_json::to_value(status).unwrap_or_default();
+        // Another field manager writes the counts, possibly since they were read.
+        if let Some(fields) = status.as_object_mut() {
+            fields.remove("deletions");
+        }
         let body = serde_json::json!({
             "apiVersion": format!("{GROUP}/{VERSION}"),
             "kind": K::kind(&()),
@@ -142,6 +148,40 @@ impl Hub {
         let patch = json!({"metadata": metadata, "spec": {"deletionPolicy": policy}});
         self.merge("set the deletionPolicy of", sync, GROUP_MANAGER, &patch)
             .await
+    }
+
+    /// Adds annotations to an object.
+    ///
+    /// # Errors
+    /// As for [`Self::set_finalizer`].
+    pub async fn annotate<K: Kind>(
+        &self,
+        of: &K,
+        annotations: &BTreeMap<String, String>,
+    ) -> Result<K, HubError> {
+        let metadata = json!({
+            "uid": of.uid(), "annotations": annotations,
+        });
+        self.merge("annotate", of, FIELD_MANAGER, &json!({"metadata": metadata}))
+            .await
+    }
+
+    /// Makes a group an owner of an object, in the place of other groups.
+    ///
+    /// # Errors
+    /// As for [`Self::set_finalizer`].
+    pub async fn set_owner<K: Kind>(&self, of: &K, group: &SyncGroup) -> Result<K, HubError> {
+        let mut owners = of.owner_references().to_vec();
+        owners.retain(|owner| owner.kind != SyncGroup::kind(&()));
+        owners.extend(group.controller_owner_ref(&()));
+        let metadata = json!({"uid": of.uid(), "ownerReferences": owners});
+        self.merge(
+            "set the owner of",
+            of,
+            GROUP_MANAGER,
+            &json!({"metadata": metadata}),
+        )
+        .await
     }
 
     async fn merge<K: Kind>(

@@ -61,6 +61,8 @@ async fn context(directory: &Path) -> Context {
         concurrency: 1,
         kustomize: None,
         sops: None,
+        deletions: Default::default(),
+        addresses: Default::default(),
     };
     assemble(ports, testing::empty(), "installation".to_owned(), &settings)
 }
@@ -159,7 +161,7 @@ fn fill(context: &Context, name: &str) {
     };
     let open = Open {
         id: GateId {
-            group_uid: String::new(),
+            group_id: String::new(),
             rollout: 1,
             stage: "canary".to_owned(),
             side: Side::Before,

@@ -17,6 +17,7 @@ use starling_core::journal::past::RecordedAction;
 
 use super::history::RolloutSummary;
 use super::recorded::RecordedError;
+use super::removals::PlannedRemoval;
 use crate::controller::hub::HubError;
 
 pub use past::Past;
@@ -72,6 +73,9 @@ pub struct SubjectExplanation {
     pub entry: Option<JournalEntry>,
     /// The state and what blocks it.
     pub explanation: Explanation,
+    /// What is taken away: Syncs that the group no longer wants; empty for the past.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub removals: Vec<PlannedRemoval>,
     /// Estimated time of completion; `None`: not estimated.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub estimate: Option<Estimate>,
@@ -272,6 +276,7 @@ mod tests {
                 next: String::new(),
                 next_at: None,
             },
+            removals: Vec::new(),
             estimate: None,
             clusters: Vec::new(),
             actions: Vec::new(),

@@ -150,6 +150,7 @@ impl GroupState {
             rollout: Some(self.rollout),
             entry: Some(self.entry),
             explanation,
+            removals: Vec::new(),
             estimate: None,
             clusters: clusters.filter_map(|name| self.cluster_state(name)).collect(),
             actions: actions.collect(),

@@ -7,7 +7,9 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 use kube::core::SelectorExt as _;
 use starling_api::conditions::{self, READY, RESTORE_DETECTED};
-use starling_api::{Cluster, RolloutAction, RolloutApproval, Source, SyncGroup, SyncResource};
+use starling_api::{
+    Cluster, DeletionApproval, RolloutAction, RolloutApproval, Source, SyncGroup, SyncResource,
+};
 use starling_core::expand;
 use starling_core::explain::{self, Blocker, Durations, Explanation};
 use starling_core::journal::past;
@@ -17,6 +19,7 @@ use super::{ExplanationError, SubjectExplanation};
 use crate::controller::hub::Hub;
 use crate::controller::reconcile::sync_group::{PlanPreview, PlanPreviewError, PreviewObjects, preview_plan};
 use crate::read_model::recorded::Recorded;
+use crate::read_model::removals::{self, PlannedRemoval};
 
 /// The objects of a namespace on the management cluster.
 #[derive(Debug)]
@@ -35,6 +38,8 @@ pub struct NamespaceObjects {
     pub approvals: Vec<RolloutApproval>,
     /// All operator actions.
     pub actions: Vec<RolloutAction>,
+    /// All approvals of deletions.
+    pub deletion_approvals: Vec<DeletionApproval>,
 }
 
 /// The present state of a namespace.
@@ -42,7 +47,7 @@ pub struct Present {
     hub: Hub,
     namespace: String,
     groups: Vec<SyncGroup>,
-    /// Labels of the Clusters, by name.
+    /// Labels of the Clusters that are not being deleted, by name.
     labels: BTreeMap<String, BTreeMap<String, String>>,
     objects: PreviewObjects,
     now: Timestamp,
@@ -63,15 +68,18 @@ impl Present {
             syncs,
             approvals,
             actions,
+            deletion_approvals,
         } = objects;
-        let labels = clusters.iter();
+        let labels = clusters
+            .iter()
+            .filter(|cluster| cluster.metadata.deletion_timestamp.is_none());
         let labels = labels.map(|cluster| (cluster.name_any(), cluster.labels().clone()));
         Self {
             hub,
             namespace,
             groups,
             labels: labels.collect(),
-            objects: PreviewObjects::of(sources, clusters, syncs, approvals, actions),
+            objects: PreviewObjects::of(sources, clusters, syncs, approvals, actions, deletion_approvals),
             now: Timestamp::now(),
             data_dir,
         }
@@ -89,15 +97,16 @@ impl Present {
         self.explain(group.clone(), None).await
     }
 
-    /// Explains the state of a cluster in each group that selects it.
+    /// Explains the state of a cluster in each group that selects it or still has Syncs on it.
     ///
     /// # Errors
-    /// If no group selects the cluster, or a release cannot be read.
+    /// If there is no such group, or a release cannot be read.
     pub async fn cluster(&self, cluster: &Cluster) -> Result<Vec<SubjectExplanation>, ExplanationError> {
         let name = cluster.name_any();
         let mut found = Vec::new();
         for group in &self.groups {
-            if selects(group, cluster.labels()) {
+            let has_syncs = || self.objects.syncs_of(group).clusters().any(|(on, _)| on == name);
+            if selects(group, cluster.labels()) || has_syncs() {
                 found.push(self.explain(group.clone(), Some(&name)).await?);
             }
         }
@@ -118,14 +127,14 @@ impl Present {
         let own = self.of_condition(sync);
         let cluster = &sync.spec.cluster_ref.name;
         let group = sync.spec.group_ref.as_ref().and_then(|of| self.find(&of.name));
-        // A Sync whose cluster is gone or not selected is about to be deleted: its group has no decision for it.
-        let (Some(group), Some(labels)) = (group, self.labels.get(cluster)) else {
+        let Some(group) = group else {
             return Ok(own);
         };
-        if !selects(group, labels) {
-            return Ok(own);
-        }
-        let mut explained = self.explain(group.clone(), Some(cluster)).await?;
+        let mut explained = match self.explain(group.clone(), Some(cluster)).await {
+            Ok(explained) => explained,
+            Err(ExplanationError::NotSelected { .. }) => return Ok(own),
+            Err(error) => return Err(error),
+        };
         explained.explanation.state = format!("cluster {cluster} {}", explained.explanation.state);
         explained.explanation.blockers.extend(own.explanation.blockers);
         explained.subject = own.subject;
@@ -147,7 +156,8 @@ impl Present {
             Some(cluster) => format!("cluster/{cluster}"),
         };
         let mut explained = self.empty(subject, Some(format!("{}/{name}", self.namespace)));
-        if let Some(explanation) = held_after_restore(&group) {
+        explained.removals = self.removals(&group, cluster);
+        if let Some(explanation) = held_after_restore(&group).or_else(|| being_deleted(&group)) {
             explained.explanation = explanation;
             return Ok(explained);
         }
@@ -169,16 +179,37 @@ impl Present {
                 explained.estimate = Some(explain::estimate_group(&input, &durations));
             }
             Some(cluster) => {
-                explained.explanation = explain::cluster(&name, &input, &plan, cluster).ok_or_else(|| {
-                    ExplanationError::NotSelected {
-                        group: name,
-                        cluster: cluster.to_owned(),
-                    }
+                let selected = explain::cluster(&name, &input, &plan, cluster);
+                let is_selected = selected.is_some();
+                let explanation = selected.or_else(|| explain::left_cluster(&name, &input, &plan, cluster));
+                explained.explanation = explanation.ok_or_else(|| ExplanationError::NotSelected {
+                    group: name,
+                    cluster: cluster.to_owned(),
                 })?;
-                explained.estimate = Some(explain::estimate_cluster(&input, &durations, cluster));
+                if is_selected {
+                    explained.estimate = Some(explain::estimate_cluster(&input, &durations, cluster));
+                }
             }
         }
         Ok(explained)
+    }
+
+    /// Finds the Syncs that a group no longer wants, on one cluster or on all.
+    fn removals(&self, group: &SyncGroup, cluster: Option<&str>) -> Vec<PlannedRemoval> {
+        let selector = expand::selector(&group.spec.cluster_selector);
+        // Nothing leaves a group whose selector is invalid.
+        let Ok(selector) = selector else {
+            return Vec::new();
+        };
+        let is_selected = |name: &str| {
+            self.labels
+                .get(name)
+                .is_some_and(|labels| selector.matches(labels))
+        };
+        let syncs = self.objects.syncs_of(group);
+        let syncs = syncs.iter().map(|(on, entry, sync)| (on, entry, &**sync));
+        let of = syncs.filter(|(on, ..)| cluster.is_none_or(|cluster| cluster == *on));
+        removals::of_syncs(group, is_selected, of)
     }
 
     /// The durations that the objects show now, and those that the journal records.
@@ -234,6 +265,7 @@ impl Present {
                 next: String::new(),
                 next_at: None,
             },
+            removals: Vec::new(),
             estimate: None,
             clusters: Vec::new(),
             actions: Vec::new(),
@@ -255,6 +287,26 @@ fn held_after_restore(group: &SyncGroup) -> Option<Explanation> {
             until: None,
             ends_with: next.clone(),
         }],
+        next,
+        next_at: None,
+    })
+}
+
+/// A group that is being deleted has no plan. Its condition says what its Syncs wait for.
+fn being_deleted(group: &SyncGroup) -> Option<Explanation> {
+    group.metadata.deletion_timestamp.as_ref()?;
+    let status = group.status.as_ref();
+    let ready = status.and_then(|status| conditions::find(&status.conditions, READY));
+    let next = "its Syncs are deleted".to_owned();
+    let blocker = ready.filter(|ready| ready.status != "True").map(|ready| Blocker {
+        reason: ready.reason.clone(),
+        text: ready.message.clone(),
+        until: None,
+        ends_with: next.clone(),
+    });
+    Some(Explanation {
+        state: "is being deleted".to_owned(),
+        blockers: blocker.into_iter().collect(),
         next,
         next_at: None,
     })

@@ -49,9 +49,9 @@ struct JournalTable {
 }
 
 impl JournalTable {
-    fn group_journal(&self, group_uid: &str) -> GroupJournal {
+    fn group_journal(&self, group_id: &str) -> GroupJournal {
         GroupJournal {
-            group_uid: group_uid.to_owned(),
+            group_id: group_id.to_owned(),
             chain: self.chain.clone(),
             entries: self.entries.iter().map(|(entry, _)| entry.clone()).collect(),
         }
@@ -91,7 +91,7 @@ impl Disk {
         let tables = self.tables();
         let journals = tables.journals.iter();
         journals
-            .map(|(group_uid, table)| table.group_journal(group_uid))
+            .map(|(group_id, table)| table.group_journal(group_id))
             .collect()
     }
 
@@ -160,10 +160,10 @@ impl MemoryLedger {
         }
     }
 
-    pub(crate) fn open_admissions(&self, group_uid: &str) -> Result<Vec<Admission>, LedgerError> {
+    pub(crate) fn open_admissions(&self, group_id: &str) -> Result<Vec<Admission>, LedgerError> {
         self.read(|tables| {
             let open = tables.admissions.iter().filter(|row| row.end.is_none());
-            open.filter(|row| row.admission.key.group_uid == group_uid)
+            open.filter(|row| row.admission.key.group_id == group_id)
                 .map(|row| row.admission.clone())
                 .collect()
         })
@@ -171,27 +171,27 @@ impl MemoryLedger {
 
     pub(crate) fn admissions(
         &self,
-        group_uid: &str,
+        group_id: &str,
         rollout: &str,
     ) -> Result<Vec<AdmissionRecord>, LedgerError> {
         let of = |row: &&AdmissionRecord| {
-            row.admission.key.group_uid == group_uid && row.admission.key.rollout == rollout
+            row.admission.key.group_id == group_id && row.admission.key.rollout == rollout
         };
         self.read(|tables| tables.admissions.iter().filter(of).cloned().collect())
     }
 
-    pub(crate) fn journal(&self, group_uid: &str) -> Result<Option<GroupJournal>, LedgerError> {
+    pub(crate) fn journal(&self, group_id: &str) -> Result<Option<GroupJournal>, LedgerError> {
         self.read(|tables| {
-            let table = tables.journals.get(group_uid)?;
-            Some(table.group_journal(group_uid))
+            let table = tables.journals.get(group_id)?;
+            Some(table.group_journal(group_id))
         })
     }
 
-    pub(crate) fn attempts(&self, sync_uid: &str) -> Result<Vec<AttemptRecord>, LedgerError> {
+    pub(crate) fn attempts(&self, sync_id: &str) -> Result<Vec<AttemptRecord>, LedgerError> {
         self.read(|tables| {
             let newest_first = tables.attempts.values().rev();
             newest_first
-                .filter(|row| row.attempt.sync_uid == sync_uid)
+                .filter(|row| row.attempt.sync_id == sync_id)
                 .cloned()
                 .collect()
         })
@@ -203,7 +203,7 @@ impl Tables {
         for admission in admissions {
             self.insert(admission);
         }
-        let groups: BTreeSet<&str> = admissions.iter().map(|one| one.key.group_uid.as_str()).collect();
+        let groups: BTreeSet<&str> = admissions.iter().map(|one| one.key.group_id.as_str()).collect();
         self.supersede(&groups);
     }
 
@@ -244,7 +244,7 @@ impl Tables {
         let mut newest: BTreeMap<(String, String, String), Admission> = BTreeMap::new();
         for row in self.admissions.iter_mut().rev() {
             let key = &row.admission.key;
-            if !groups.contains(key.group_uid.as_str()) {
+            if !groups.contains(key.group_id.as_str()) {
                 continue;
             }
             let (group, entry, cluster) = slot(key);
@@ -290,7 +290,7 @@ impl Tables {
             started_at: micros(attempt.started_at),
             ..attempt.clone()
         };
-        let sync_uid = attempt.sync_uid.clone();
+        let sync_id = attempt.sync_id.clone();
         let row = AttemptRecord {
             id,
             attempt,
@@ -299,13 +299,13 @@ impl Tables {
         self.attempts.insert(self.last_attempt, row);
         let mut of_sync: Vec<i64> = Vec::new();
         for (number, row) in self.attempts.iter().rev() {
-            if row.attempt.sync_uid == sync_uid {
+            if row.attempt.sync_id == sync_id {
                 of_sync.push(*number);
             }
         }
         if let Some(oldest) = of_sync.get(KEPT).copied() {
             self.attempts.retain(|number, row| {
-                row.attempt.sync_uid != sync_uid || row.end.is_none() || *number > oldest
+                row.attempt.sync_id != sync_id || row.end.is_none() || *number > oldest
             });
         }
         id
@@ -348,7 +348,7 @@ impl Tables {
 
     fn begin_rollout(&mut self, rollout: &Rollout) -> bool {
         let same = |row: &&mut RolloutRecord| {
-            row.rollout.group_uid == rollout.group_uid && row.rollout.id == rollout.id
+            row.rollout.group_id == rollout.group_id && row.rollout.id == rollout.id
         };
         let started_at = micros(rollout.started_at);
         match self.rollouts.iter_mut().find(same) {
@@ -372,7 +372,7 @@ impl Tables {
             }
             Some(_) => return false,
         }
-        self.prune_rollouts(&rollout.group_uid);
+        self.prune_rollouts(&rollout.group_id);
         true
     }
 
@@ -380,7 +380,7 @@ impl Tables {
         let mut of_group = 0;
         let mut data: Vec<RolloutRecord> = Vec::new();
         for row in self.rollouts.drain(..).rev() {
-            let ours = row.rollout.group_uid == group;
+            let ours = row.rollout.group_id == group;
             of_group += usize::from(ours);
             if !ours || of_group <= KEPT || row.end.is_none() {
                 data.push(row);
@@ -391,18 +391,18 @@ impl Tables {
         let ids: BTreeSet<&str> = self
             .rollouts
             .iter()
-            .filter(|row| row.rollout.group_uid == group)
+            .filter(|row| row.rollout.group_id == group)
             .map(|row| row.rollout.id.as_str())
             .collect();
         self.admissions.retain(|row| {
             let key = &row.admission.key;
-            key.group_uid != group || row.end.is_none() || ids.contains(key.rollout.as_str())
+            key.group_id != group || row.end.is_none() || ids.contains(key.rollout.as_str())
         });
     }
 
     fn end_rollout(&mut self, group: &str, id: &str, outcome: RolloutOutcome, at: Timestamp) -> bool {
         let open = |row: &&mut RolloutRecord| {
-            row.end.is_none() && row.rollout.group_uid == group && row.rollout.id == id
+            row.end.is_none() && row.rollout.group_id == group && row.rollout.id == id
         };
         let found = self.rollouts.iter_mut().find(open);
         found.map(|row| row.end = Some((outcome, micros(at)))).is_some()
@@ -411,7 +411,7 @@ impl Tables {
     fn append_journal(&mut self, new: &NewEntry) {
         let table = self
             .journals
-            .entry(new.group_uid.clone())
+            .entry(new.group_id.clone())
             .or_insert_with(|| JournalTable {
                 chain: Chain {
                     cut: End::beginning(),
@@ -420,7 +420,7 @@ impl Tables {
                 entries: Vec::new(),
             });
         let mut entry = Entry {
-            group_uid: new.group_uid.clone(),
+            group_id: new.group_id.clone(),
             namespace: new.namespace.clone(),
             name: new.name.clone(),
             rollout: new.rollout,
@@ -449,8 +449,8 @@ impl Tables {
         }
     }
 
-    fn journal_tail(&self, group_uid: &str) -> Vec<Entry> {
-        let Some(table) = self.journals.get(group_uid) else {
+    fn journal_tail(&self, group_id: &str) -> Vec<Entry> {
+        let Some(table) = self.journals.get(group_id) else {
             return Vec::new();
         };
         let first_of_run = table
@@ -507,7 +507,7 @@ impl Tables {
 }
 
 fn slot(key: &AdmissionKey) -> (&str, &str, &str) {
-    (&key.group_uid, &key.entry, &key.cluster)
+    (&key.group_id, &key.entry, &key.cluster)
 }
 
 fn end_of(entry: &Entry) -> End {
@@ -574,17 +574,17 @@ impl ports::Ledger for MemoryLedger {
 
     fn end_rollout<'a>(
         &'a self,
-        group_uid: &'a str,
+        group_id: &'a str,
         id: &'a str,
         outcome: RolloutOutcome,
         ended_at: Timestamp,
     ) -> PortFuture<'a, bool> {
-        self.write(move |tables| Ok(tables.end_rollout(group_uid, id, outcome, ended_at)))
+        self.write(move |tables| Ok(tables.end_rollout(group_id, id, outcome, ended_at)))
             .boxed()
     }
 
-    fn rollouts<'a>(&'a self, group_uid: &'a str) -> PortFuture<'a, Vec<RolloutRecord>> {
-        let of = move |row: &&RolloutRecord| row.rollout.group_uid == group_uid;
+    fn rollouts<'a>(&'a self, group_id: &'a str) -> PortFuture<'a, Vec<RolloutRecord>> {
+        let of = move |row: &&RolloutRecord| row.rollout.group_id == group_id;
         async move { self.read(|tables| tables.rollouts.iter().rev().filter(of).cloned().collect()) }.boxed()
     }
 
@@ -596,8 +596,8 @@ impl ports::Ledger for MemoryLedger {
         .boxed()
     }
 
-    fn journal_tail<'a>(&'a self, group_uid: &'a str) -> PortFuture<'a, Vec<Entry>> {
-        async move { self.read(|tables| tables.journal_tail(group_uid)) }.boxed()
+    fn journal_tail<'a>(&'a self, group_id: &'a str) -> PortFuture<'a, Vec<Entry>> {
+        async move { self.read(|tables| tables.journal_tail(group_id)) }.boxed()
     }
 
     fn load_records<'a>(&'a self, cluster_id: &'a str, owner: &'a str) -> PortFuture<'a, Recorded> {

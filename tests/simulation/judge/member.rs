@@ -5,11 +5,9 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde_json::Value;
 use starling_api::{FIELD_MANAGER, INVENTORY_PREFIX, OWNER_LABEL, SYSTEM_NAMESPACE};
+use starling_core::inventory::format::REMOVALS_PREFIX;
 
 use super::history::{Key, Verb, Write};
-
-/// Prefix of the ConfigMaps that have the number of the last removal of a Sync.
-const REMOVALS_PREFIX: &str = "starling-hub-";
 
 /// One version of an object.
 #[derive(Clone, Debug)]

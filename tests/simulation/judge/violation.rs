@@ -37,6 +37,8 @@ pub(crate) enum Rule {
     Isolation,
     /// I6: no deletion without positive knowledge.
     Deletion,
+    /// I6: a deletion is counted before it is sent.
+    Uncounted,
     /// I6: a group deletes a Sync only when its removal may begin.
     Removal,
     /// I6: the objects of a deleted Sync go in the order of their steps.
@@ -53,6 +55,8 @@ pub(crate) enum Rule {
     NotAdmitted,
     /// No write to a suspended member, or by a suspended Sync.
     Suspended,
+    /// No write to a member after a restore, until a person releases it.
+    AfterRestore,
     /// No write to a member without a change.
     Idle,
 }

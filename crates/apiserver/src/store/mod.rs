@@ -50,7 +50,8 @@ pub struct Store {
     revision: u64,
     /// The revision at which the store started; earlier writes are unknown.
     started_at: u64,
-    tables: HashMap<TableName, Table>,
+    /// Ordered, so that watches wake in an order that does not depend on the process: see [`Self::wake_all`].
+    tables: BTreeMap<TableName, Table>,
     history: History,
     /// The dependents (table and key) of each owner, by the UID of the owner.
     dependents_by_owner: HashMap<Box<str>, BTreeSet<(TableName, Box<str>)>>,
@@ -90,7 +91,7 @@ impl Store {
         Self {
             revision,
             started_at: revision,
-            tables: HashMap::new(),
+            tables: BTreeMap::new(),
             history,
             dependents_by_owner: HashMap::new(),
             finalizing: HashMap::new(),
@@ -343,7 +344,7 @@ impl Store {
             .subscribe()
     }
 
-    /// Wakes the watches of all tables, so that they check their state.
+    /// Wakes the watches of all tables in the order of the tables, so that they check their state.
     pub fn wake_all(&self) {
         for signal in self.tables.values().filter_map(|table| table.signal.as_ref()) {
             signal.send_replace(self.revision);

@@ -642,7 +642,7 @@ async fn starlings_definitions_reject_as_on_the_real_server() {
         crd::prepare(&mut object, None);
         definitions.push(Definition::from_object(&object).unwrap());
     }
-    assert_eq!(definitions.len(), 6);
+    assert_eq!(definitions.len(), 7);
     let mut differences = Vec::new();
     let valid = [
         "Source",
@@ -651,6 +651,7 @@ async fn starlings_definitions_reject_as_on_the_real_server() {
         "SyncGroup",
         "RolloutApproval",
         "RolloutAction",
+        "DeletionApproval",
     ]
     .map(|kind| (kind, json!({}), ""));
     let cases = refusal_cases::cases();

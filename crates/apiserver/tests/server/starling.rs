@@ -32,7 +32,8 @@ async fn starlings_definitions_are_accepted_and_a_sync_is_created() {
         .await;
         count += 1;
     }
-    assert_eq!(count, 6);
+    // Source, Cluster, Sync, SyncGroup, RolloutApproval, RolloutAction and DeletionApproval.
+    assert_eq!(count, 7);
     let syncs = ApiResource::from_gvk_with_plural(
         &GroupVersionKind::gvk("starling.dev", "v1alpha1", "Sync"),
         "syncs",

@@ -6,6 +6,7 @@
 
 pub mod budget;
 mod claim;
+pub mod grace;
 mod prune;
 mod recorded;
 mod recreate;
@@ -17,8 +18,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-pub use self::budget::HeldDeletions;
+pub use self::budget::{Confirmation, HeldDeletions};
 pub use self::claim::{Claim, Claimant, kept_by};
+pub use self::grace::{Grace, PendingObjects};
 pub use self::prune::{
     Guard, Live, PruneVerdict, SiblingObjects, by_step, is_let_go, left_over, never_prunes, prune_verdict,
 };
@@ -145,6 +147,8 @@ pub enum PruneBlocker {
     HandOverUnknown(String),
     /// The deletions exceed the deletion budget and require an approval.
     Budget(HeldDeletions),
+    /// The deletions cannot be counted against the deletion budgets, for this reason.
+    NotCounted(String),
 }
 
 /// The writes to one member, in this order.
@@ -169,6 +173,8 @@ pub struct ApplyPlan<'a> {
     /// Objects that were there before Starling and whose deletion would delete others ([`is_let_go`]). Their label and
     /// fields are given up, and they are not deleted.
     pub let_go: Vec<Entry>,
+    /// Objects that a user took back from deletion ([`Grace::undeleted`]). As with `let_go`, they are given up.
+    pub undeleted: Vec<Entry>,
     /// The reason why `prune` is empty although the inventory lists objects that are neither desired nor handed over.
     pub prune_blocker: Option<PruneBlocker>,
 }
@@ -182,6 +188,9 @@ pub fn plan<'a>(observed: ApplyInput<'a>, options: Options) -> ApplyPlan<'a> {
     };
     let mut phases: BTreeMap<Phase, Vec<Step<'a>>> = BTreeMap::new();
     for object in &observed.desired.objects {
+        // An object that is wanted again is not held any more, and not about to be deleted, also if it is not written.
+        plan.claim.hold(&object.key, None);
+        plan.claim.set_left_at(&object.key, None);
         // An object that is not written is not claimed: it stays in the inventory if it is listed, and is not added.
         if let Some(owner) = observed.kept.get(&object.key) {
             plan.kept.push((&object.key, owner));
@@ -196,8 +205,6 @@ pub fn plan<'a>(observed: ApplyInput<'a>, options: Options) -> ApplyPlan<'a> {
             .map(|record| record.uid.clone())
             .unwrap_or_default();
         plan.claim.insert(Entry::new(object.key.clone(), uid));
-        // An object that is wanted again is not held any more.
-        plan.claim.hold(&object.key, None);
         match step(object, &observed, options) {
             Some(step) => phases.entry(Phase::of(&object.key)).or_default().push(step),
             None => plan.skipped.push(&object.key),
@@ -208,17 +215,33 @@ pub fn plan<'a>(observed: ApplyInput<'a>, options: Options) -> ApplyPlan<'a> {
         prune,
         handed_over,
         let_go,
+        undeleted,
+        pending,
         held,
         blocker,
     } = prune::plan_prune(observed.inventory, observed.desired, options, observed.guard);
+    if blocker == Some(PruneBlocker::Off) {
+        // A grace that ends while nothing is pruned would end at once when prune is on again.
+        for (key, _) in observed.inventory.iter() {
+            plan.claim.set_left_at(key, None);
+        }
+    }
     if let Some(PruneBlocker::Budget(deletions)) = &blocker {
         for entry in held {
             plan.claim.hold(&entry.key, Some(deletions.of));
         }
     }
+    for entry in &handed_over {
+        plan.claim.set_left_at(&entry.key, None);
+    }
+    for entry in pending {
+        plan.claim.set_left_at(&entry.key, entry.listed.left_at);
+        plan.claim.hold(&entry.key, entry.listed.held_of);
+    }
     plan.prune = prune;
     plan.handed_over = handed_over;
     plan.let_go = let_go;
+    plan.undeleted = undeleted;
     plan.prune_blocker = blocker;
     plan
 }

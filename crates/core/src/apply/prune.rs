@@ -4,7 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use starling_api::SYSTEM_NAMESPACE;
 
+use super::budget::Confirmation;
+use super::grace::Grace;
 use super::{Options, PruneBlocker, budget};
+use crate::deletion_budget::Earlier;
 use crate::inventory::{Entry, Inventory, Origin};
 use crate::object::{DeletionStep, ObjectId, RenderedSet};
 
@@ -107,8 +110,14 @@ impl SiblingObjects {
 pub struct Guard<'a> {
     /// The objects that other Syncs hold.
     pub siblings: &'a SiblingObjects,
-    /// The digests of approved deletions: see [`budget::is_approved`].
-    pub approved: &'a str,
+    /// What the Sync deleted within the window.
+    pub earlier: Earlier,
+    /// What is deleted only after an approval.
+    pub confirmation: Confirmation<'a>,
+    /// The time between the first render that lacks an object and its deletion.
+    pub grace: Grace<'a>,
+    /// What approves the deletions.
+    pub approval: budget::Approval<'a>,
 }
 
 /// The objects that are pruned, and those that are not.
@@ -120,6 +129,10 @@ pub(super) struct Pruning {
     pub(super) handed_over: Vec<Entry>,
     /// Objects that are given up and not deleted.
     pub(super) let_go: Vec<Entry>,
+    /// Objects that a user took back from deletion.
+    pub(super) undeleted: Vec<Entry>,
+    /// Objects whose grace has not ended, with its start.
+    pub(super) pending: Vec<Entry>,
     /// Objects whose deletion requires an approval.
     pub(super) held: Vec<Entry>,
     /// The reason why `prune` is empty although objects left the render.
@@ -138,9 +151,9 @@ pub fn left_over(inventory: &Inventory, desired: &RenderedSet) -> Vec<Entry> {
 /// an apply created it. A namespace that a person made has content that no inventory lists. The namespace of the
 /// inventories is never deleted: all Syncs of the cluster would lose them.
 #[must_use]
-pub fn is_let_go(entry: &Entry) -> bool {
+pub fn is_let_go(entry: &Entry, confirmation: Confirmation<'_>) -> bool {
     let has_inventories = entry.key.kind == "Namespace" && entry.key.name == SYSTEM_NAMESPACE;
-    budget::takes_others_along(&entry.key) && (has_inventories || entry.listed.origin != Origin::Created)
+    confirmation.takes_others_along(&entry.key) && (has_inventories || entry.listed.origin != Origin::Created)
 }
 
 /// Returns why nothing may be pruned, whatever left the render.
@@ -179,18 +192,34 @@ pub(super) fn plan_prune(
     };
     let (handed_over, left): (Vec<Entry>, Vec<Entry>) =
         left.into_iter().partition(|entry| siblings.contains(&entry.key));
-    let (let_go, doomed): (Vec<Entry>, Vec<Entry>) = left.into_iter().partition(is_let_go);
+    let (let_go, doomed): (Vec<Entry>, Vec<Entry>) = left
+        .into_iter()
+        .partition(|entry| is_let_go(entry, guard.confirmation));
+    let super::grace::Split {
+        undeleted,
+        pending,
+        due,
+    } = guard.grace.split(doomed, inventory);
     let mut pruning = Pruning {
         handed_over,
         let_go,
+        undeleted,
+        pending,
         ..Pruning::default()
     };
-    match budget::exceeded(inventory, &doomed, guard.approved) {
+    match budget::exceeded(
+        inventory,
+        &due,
+        desired.objects.len(),
+        guard.earlier,
+        guard.confirmation,
+        guard.approval,
+    ) {
         Some(held) => {
             pruning.blocker = Some(PruneBlocker::Budget(held));
-            pruning.held = doomed;
+            pruning.held = due;
         }
-        None => pruning.prune = by_step(doomed),
+        None => pruning.prune = by_step(due),
     }
     pruning
 }

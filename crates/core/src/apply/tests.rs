@@ -21,7 +21,7 @@ const KINDS: [(&str, &str, &str); 5] = [
     ),
 ];
 
-fn key(number: u8) -> ObjectId {
+pub(super) fn key(number: u8) -> ObjectId {
     let (group, kind, namespace) = KINDS[usize::from(number) % KINDS.len()];
     ObjectId {
         group: group.into(),
@@ -31,7 +31,7 @@ fn key(number: u8) -> ObjectId {
     }
 }
 
-fn desired(objects: &BTreeMap<u8, u8>) -> RenderedSet {
+pub(super) fn desired(objects: &BTreeMap<u8, u8>) -> RenderedSet {
     let mut objects: Vec<_> = objects
         .iter()
         .map(|(number, content)| RenderedObject {
@@ -60,7 +60,7 @@ fn record(content: u8, uid: &str) -> Record {
     }
 }
 
-fn entry(number: u8, uid: &str) -> Entry {
+pub(super) fn entry(number: u8, uid: &str) -> Entry {
     Entry::new(key(number), uid).with_origin(Origin::Created)
 }
 
@@ -74,6 +74,7 @@ struct World {
     kept: BTreeMap<ObjectId, String>,
     compare: bool,
     siblings: SiblingObjects,
+    grace: Grace<'static>,
     /// The approved deletions.
     approved: String,
     options: Options,
@@ -90,7 +91,13 @@ impl World {
             compare: self.compare,
             guard: Guard {
                 siblings: &self.siblings,
-                approved: &self.approved,
+                earlier: crate::deletion_budget::Earlier::default(),
+                confirmation: budget::Confirmation::default(),
+                grace: self.grace,
+                approval: super::budget::Approval {
+                    target: "t",
+                    approved: &self.approved,
+                },
             },
         };
         plan(observed, self.options)
@@ -166,6 +173,7 @@ fn worlds() -> impl Strategy<Value = World> {
             siblings: siblings.map_or(SiblingObjects::Unknown("no answer".into()), |keys| {
                 SiblingObjects::Known(keys.into_iter().map(key).collect())
             }),
+            grace: Grace::none(),
             approved: String::new(),
             options,
         })
@@ -376,6 +384,7 @@ fn what_was_there_before_is_let_go_of_where_its_deletion_deletes_others() {
             kept: BTreeMap::new(),
             compare: false,
             siblings: SiblingObjects::nothing(),
+            grace: Grace::none(),
             approved: String::new(),
             options: Options {
                 prune: true,
@@ -426,6 +435,7 @@ fn the_reason_follows_from_inventory_record_and_drift() {
             kept: BTreeMap::new(),
             compare: false,
             siblings: SiblingObjects::nothing(),
+            grace: Grace::none(),
             approved: String::new(),
             options: Options::default(),
         };
@@ -455,6 +465,7 @@ fn a_failed_first_apply_does_not_force_the_second() {
         kept: BTreeMap::new(),
         compare: false,
         siblings: SiblingObjects::nothing(),
+        grace: Grace::none(),
         approved: String::new(),
         options: Options::default(),
     };
@@ -479,6 +490,7 @@ fn a_lost_inventory_takes_back_rendered_objects_and_prunes_nothing_else() {
         kept: BTreeMap::new(),
         compare: false,
         siblings: SiblingObjects::nothing(),
+        grace: Grace::none(),
         approved: String::new(),
         options: Options {
             prune: true,
@@ -502,6 +514,7 @@ fn confirmed(record: Record) -> World {
         kept: BTreeMap::new(),
         compare: false,
         siblings: SiblingObjects::nothing(),
+        grace: Grace::none(),
         approved: String::new(),
         options: Options {
             prune: true,

@@ -153,6 +153,25 @@ pub fn cluster(group: &str, input: &PlanInput, plan: &Plan, name: &str) -> Optio
     })
 }
 
+/// Explains the state of a cluster with Syncs that the group no longer selects; `None`: it has none.
+#[must_use]
+pub fn left_cluster(group: &str, input: &PlanInput, plan: &Plan, name: &str) -> Option<Explanation> {
+    let on_cluster = || input.leaving.values().filter(|sync| sync.cluster == name);
+    on_cluster().next()?;
+    let explainer = Explainer { group, input, plan };
+    let is_there = |sync: &str| input.leaving.get(sync).is_some_and(|sync| sync.cluster == name);
+    let held = held_removals(&explainer, is_there);
+    if !held.is_empty() {
+        return Some(waiting("left the group; its Syncs are not removed yet", held));
+    }
+    Some(Explanation {
+        state: "left the group; its Syncs are being removed".to_owned(),
+        blockers: Vec::new(),
+        next: "its Syncs are gone".to_owned(),
+        next_at: None,
+    })
+}
+
 fn waiting(state: &str, blockers: Vec<Blocker>) -> Explanation {
     let first = blockers.first();
     Explanation {
@@ -188,7 +207,7 @@ pub fn group(group: &str, input: &PlanInput, plan: &Plan) -> Explanation {
             state.push_str(&format!(", {count} {what}"));
         }
     }
-    let removals = held_removals(&explainer);
+    let removals = held_removals(&explainer, |_| true);
     if plan.verdict == RolloutVerdict::Succeeded {
         let mut explanation = waiting("", removals);
         explanation.state = state;
@@ -219,10 +238,12 @@ fn is_losing(input: &PlanInput, cluster: &str) -> bool {
     is_losing && entries.is_some_and(|mut entries| entries.all(is_at_target))
 }
 
-/// Returns why Syncs that the group no longer wants are not removed yet, each reason once.
-fn held_removals(explainer: &Explainer<'_>) -> Vec<Blocker> {
+/// Returns why Syncs that the group no longer wants are not removed yet, each reason once, for the Syncs that are asked
+/// for.
+fn held_removals(explainer: &Explainer<'_>, is_asked: impl Fn(&str) -> bool) -> Vec<Blocker> {
     let mut held: BTreeMap<RemovalHold, (Vec<&str>, Option<Timestamp>)> = BTreeMap::new();
-    for (name, decision) in &explainer.plan.removals {
+    let removals = explainer.plan.removals.iter();
+    for (name, decision) in removals.filter(|(name, _)| is_asked(name)) {
         if let RemovalDecision::Hold { reason, recheck_at } = decision {
             let (names, until) = held.entry(*reason).or_default();
             names.push(name);
@@ -333,6 +354,11 @@ fn command(verb: &str, arguments: &[&str]) -> String {
     });
     let arguments: Vec<String> = arguments.collect();
     format!("starling {verb} {} --reason \"…\"", arguments.join(" "))
+}
+
+/// Returns the command that approves a list of deletions of a group.
+fn approve_deletions(group: &str, digest: &str) -> String {
+    format!("starling approve-deletions group {group} --digest {digest} --reason \"…\"")
 }
 
 /// Returns some names, and the number of the others.

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use starling_api::OnUnreachable;
 
-use super::{Blocker, command, names};
+use super::{Blocker, approve_deletions, command, names};
 use crate::plan::{
     Attribution, Bucket, ClusterView, Decision, Direction, Gate, HoldReason, Plan, PlanInput, RemovalHold,
     StagePlan, StageWait, Tally, bucket, health_problem_when_done,
@@ -87,6 +87,13 @@ impl Explainer<'_> {
         }
     }
 
+    /// Returns the command that approves the removals of an automatic rollback, which have one digest.
+    fn approval(&self) -> String {
+        let mut leaving = self.input.leaving.values();
+        let digest = leaving.find_map(|sync| sync.approval.as_deref());
+        approve_deletions(self.group, digest.unwrap_or_default())
+    }
+
     /// Returns why these Syncs, which the group no longer wants, are not removed yet.
     pub(super) fn held_removal(&self, reason: RemovalHold, syncs: &str) -> Blocker {
         let (text, ends_with) = match reason {
@@ -99,6 +106,10 @@ impl Explainer<'_> {
                 "spec.unselectedGrace ends, and no more clusters leave the group for a moment; a cluster that returns \
                  before that keeps its objects"
                     .to_owned(),
+            ),
+            RemovalHold::AutomaticRollback => (
+                format!("Syncs of entries that the automatic rollback lacks are not removed: {syncs}"),
+                format!("this is approved: {}", self.approval()),
             ),
             RemovalHold::ClusterNotDone => (
                 format!("Syncs of entries that left the group are not removed yet: {syncs}"),
@@ -130,6 +141,12 @@ impl Explainer<'_> {
             RemovalHold::StageNotOpen => (
                 format!("Syncs of clusters that left the group wait for the stage of their cluster: {syncs}"),
                 "the stage opens".to_owned(),
+            ),
+            RemovalHold::DeletionBudget => (
+                format!("Syncs of clusters that left the group wait for the deletion budget: {syncs}"),
+                "the deletion budget of the group allows more deletions; to allow them sooner, raise \
+                 spec.deletionBudget of the group"
+                    .to_owned(),
             ),
             RemovalHold::WindowClosed => (
                 format!("Syncs of clusters that left the group wait for a window of their cluster: {syncs}"),

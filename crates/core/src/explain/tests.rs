@@ -511,6 +511,8 @@ fn syncs_that_are_not_removed_yet_have_a_reason_and_a_time() {
         depends_on: std::collections::BTreeSet::new(),
         removing_since: None,
         suspended: false,
+        budget_until: None,
+        approval: None,
     };
     let settles_at = time("2026-11-20T10:10:05Z");
     let unselected = crate::plan::LeavingCause::ClusterUnselected {
@@ -542,6 +544,22 @@ fn syncs_that_are_not_removed_yet_have_a_reason_and_a_time() {
         )
     );
     assert_eq!(waits.next_at, Some(settles_at));
+    let mut rolled_back = input.clone();
+    rolled_back.leaving.retain(|name, _| name == "web-gone-old");
+    rolled_back
+        .leaving
+        .values_mut()
+        .for_each(|sync| sync.approval = Some("sha256:d".into()));
+    assert_eq!(
+        texts(&explained(&rolled_back)),
+        (
+            vec![(
+                "AutomaticRollback",
+                "Syncs of entries that the automatic rollback lacks are not removed: web-gone-old"
+            )],
+            "this is approved: starling approve-deletions group web --digest sha256:d --reason \"…\""
+        )
+    );
     input.membership_held = true;
     let held = explained(&input);
     let last = texts(&held).0.pop().unwrap();

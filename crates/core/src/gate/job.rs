@@ -91,15 +91,10 @@ pub fn object(template: &Value, owner: &JobOwner<'_>) -> Value {
     })
 }
 
-/// Reports whether a Job belongs to a gate.
+/// Reports whether a Job belongs to a gate. A restore to another API server removes the owner reference.
 #[must_use]
 pub fn is_of(job: &Job, id: &GateId) -> bool {
-    let marked = job.annotations().get(GATE).is_some_and(|key| *key == id.key());
-    marked
-        && job
-            .owner_references()
-            .iter()
-            .any(|owner| owner.uid == id.group_uid)
+    job.annotations().get(GATE).is_some_and(|key| *key == id.key())
 }
 
 /// Returns the result of the Job of a gate.
@@ -153,12 +148,14 @@ mod tests {
     use super::super::tests::id;
     use super::*;
 
+    const OWNER_UID: &str = "5a1ee3c4-9d3f-4b52-8f5e-000000000001";
+
     fn owner() -> OwnerReference {
         OwnerReference {
             api_version: "starling.dev/v1alpha1".into(),
             kind: "SyncGroup".into(),
             name: "shop".into(),
-            uid: id().group_uid,
+            uid: OWNER_UID.into(),
             ..OwnerReference::default()
         }
     }
@@ -186,11 +183,13 @@ mod tests {
         assert_eq!(metadata["labels"]["team"], "shop");
         assert_eq!(metadata["labels"][GROUP_LABEL], "shop");
         assert_eq!(metadata["annotations"]["note"], "x");
-        assert_eq!(metadata["ownerReferences"][0]["uid"], id().group_uid);
+        assert_eq!(metadata["ownerReferences"][0]["uid"], OWNER_UID);
         assert_eq!(job["spec"]["fieldOfTomorrow"], true);
         assert_eq!(job["spec"]["ttlSecondsAfterFinished"], KEPT);
-        let job: Job = serde_json::from_value(job).unwrap();
+        let mut job: Job = serde_json::from_value(job).unwrap();
         assert!(is_of(&job, &id()));
+        job.metadata.owner_references = None;
+        assert!(is_of(&job, &id()), "restored to another API server");
         let mut later = id();
         later.begun_at = "2026-01-01T12:00:01Z".parse().unwrap();
         assert!(!is_of(&job, &later), "the gate began again");

@@ -70,8 +70,8 @@ impl Side {
 /// after an operator had the gate evaluated again from the start.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GateId {
-    /// The UID of the group.
-    pub group_uid: String,
+    /// The identity of the group ([`crate::identity`]).
+    pub group_id: String,
     /// The number of the rollout.
     pub rollout: i64,
     /// The stage.
@@ -89,7 +89,7 @@ impl GateId {
     #[must_use]
     pub fn key(&self) -> String {
         let Self {
-            group_uid,
+            group_id,
             rollout,
             stage,
             side,
@@ -97,7 +97,7 @@ impl GateId {
             begun_at,
         } = self;
         let begun_at = begun_at.as_millisecond();
-        let whole = digest::of(&(group_uid, rollout, stage, side.as_str(), index, begun_at));
+        let whole = digest::of(&(group_id, rollout, stage, side.as_str(), index, begun_at));
         whole.trim_start_matches("sha256:").to_owned()
     }
 }

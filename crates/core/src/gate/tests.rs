@@ -6,7 +6,7 @@ use super::*;
 /// The ID of a gate.
 pub(super) fn id() -> GateId {
     GateId {
-        group_uid: "6f1c".into(),
+        group_id: "6f1c".into(),
         rollout: 7,
         stage: "canary".into(),
         side: Side::After,
@@ -87,7 +87,7 @@ fn the_key_of_a_gate_is_unique_and_stable() {
     assert_eq!(key.len(), 64);
     assert_eq!(key, id().key());
     let changes: [fn(&mut GateId); 6] = [
-        |id| id.group_uid.push('x'),
+        |id| id.group_id.push('x'),
         |id| id.rollout += 1,
         |id| id.stage.push('x'),
         |id| id.side = Side::Before,

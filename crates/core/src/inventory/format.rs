@@ -2,13 +2,14 @@
 //!
 //! A shard is text. The first line has the format version and the number of shards, and in the first shard, since
 //! ADR 40, `hub=` and the number of the last write. Each further line is one entry: group, kind, namespace, name and
-//! UID, separated by tabs, and, where they are known, the origin (`created` or `adopted`) and the number of objects of
-//! which the deletion of this one is held. Later versions may add fields to the end of a line and attributes to the
-//! first one; a reader ignores what it does not know. An unknown format is an error: reading it as empty would forget
-//! the objects on the member.
+//! UID, separated by tabs, and, where they are known, the origin (`created` or `adopted`), the number of objects of
+//! which the deletion of this one is held, and the Unix time at which the grace before its deletion began. Later
+//! versions may add fields to the end of a line and attributes to the first one; a reader ignores what it does not
+//! know. An unknown format is an error: reading it as empty would forget the objects on the member.
 
 use std::fmt::Write as _;
 
+use jiff::Timestamp;
 use starling_api::INVENTORY_PREFIX;
 use thiserror::Error;
 
@@ -23,7 +24,7 @@ pub const DATA_KEY: &str = "inventory";
 /// that leaves room for metadata and `managedFields`.
 pub const SHARD_LIMIT: usize = 500 * 1024;
 /// The start of the name of the ConfigMap with the number of the last removal.
-const REMOVALS_PREFIX: &str = "starling-hub-";
+pub const REMOVALS_PREFIX: &str = "starling-hub-";
 /// Its data key.
 pub const REMOVALS_KEY: &str = "lastRemoval";
 /// The number of fields that each line has.
@@ -105,12 +106,12 @@ pub fn encode(inventory: &Inventory, limit: usize) -> Vec<String> {
 /// Returns the lines of each shard, without the first one.
 pub(super) fn encode_bodies(inventory: &Inventory, limit: usize) -> Vec<String> {
     // The length of the first line depends on the number of shards; 20 digits are enough for any number.
-    let room = limit.saturating_sub(FORMAT.len() + " shards=".len() + 20 + 1);
+    let available = limit.saturating_sub(FORMAT.len() + " shards=".len() + 20 + 1);
     let mut bodies = vec![String::new()];
     for (key, listed) in &inventory.entries {
         let line = encode_line(key, listed);
         match bodies.last_mut() {
-            Some(body) if body.is_empty() || body.len() + line.len() <= room => body.push_str(&line),
+            Some(body) if body.is_empty() || body.len() + line.len() <= available => body.push_str(&line),
             _ => bodies.push(line),
         }
     }
@@ -196,12 +197,13 @@ fn encode_line(key: &ObjectId, listed: &Listed) -> String {
         Origin::Adopted => "adopted",
     };
     // Fields at the end that say nothing are left out.
-    if let Some(of) = listed.held_of {
-        // `write!` into a String cannot fail.
-        let _ = write!(line, "\t{origin}\t{of}");
-    } else if !origin.is_empty() {
-        let _ = write!(line, "\t{origin}");
-    }
+    let held_of = listed.held_of.map(|of| of.to_string()).unwrap_or_default();
+    let left_at = listed
+        .left_at
+        .map(|at| at.as_second().to_string())
+        .unwrap_or_default();
+    let more = format!("\t{origin}\t{held_of}\t{left_at}");
+    line.push_str(more.trim_end_matches('\t'));
     line.push('\n');
     line
 }
@@ -228,6 +230,7 @@ fn parse_line(line: &str) -> Result<Entry, &'static str> {
         uid,
         origin,
         held_of: more.next().and_then(|of| of.parse().ok()),
+        left_at: more.next().and_then(seconds),
     };
     let key = ObjectId {
         group,
@@ -236,6 +239,10 @@ fn parse_line(line: &str) -> Result<Entry, &'static str> {
         name,
     };
     Ok(Entry { key, listed })
+}
+
+fn seconds(text: &str) -> Option<Timestamp> {
+    Timestamp::from_second(text.parse().ok()?).ok()
 }
 
 /// Escapes control characters. Names that Kubernetes accepts have none, but a manifest may contain others, which must
@@ -299,19 +306,27 @@ mod tests {
     }
 
     #[test]
-    fn origin_and_hold_follow_the_uid_where_they_are_known() {
+    fn origin_hold_and_grace_follow_the_uid_where_they_are_known() {
         let mut inventory: Inventory = [
             entry("A", "", "x", "u").with_origin(Origin::Adopted),
             entry("B", "", "x", "u").with_origin(Origin::Created),
             entry("C", "", "x", "u"),
+            entry("D", "", "x", "u"),
+            entry("E", "", "x", "u").with_origin(Origin::Created),
         ]
         .into_iter()
         .collect();
         inventory.hold(&entry("B", "", "x", "").key, Some(20));
         inventory.hold(&entry("C", "", "x", "").key, Some(3));
+        inventory.set_left_at(
+            &entry("D", "", "x", "").key,
+            Timestamp::from_second(1_800_000_000).ok(),
+        );
+        inventory.hold(&entry("E", "", "x", "").key, Some(4));
+        inventory.set_left_at(&entry("E", "", "x", "").key, Timestamp::from_second(-7).ok());
         let texts = encode(&inventory, SHARD_LIMIT);
         let expected = "starling-inventory/1 shards=1\napps\tA\t\tx\tu\tadopted\napps\tB\t\tx\tu\tcreated\t20\n\
-             apps\tC\t\tx\tu\t\t3\n";
+             apps\tC\t\tx\tu\t\t3\napps\tD\t\tx\tu\t\t\t1800000000\napps\tE\t\tx\tu\tcreated\t4\t-7\n";
         assert_eq!(texts, [expected]);
         assert_eq!(parse(&texts[0]).unwrap().entries, inventory);
     }

@@ -2,14 +2,15 @@
 //!
 //! The inventory is the only proof of what may be pruned, so it is stored on the member itself (see [`format`]). An
 //! entry has the UID of its object: an object with the same name that another owner creates later is not ours. It also
-//! has what only the moment shows and a deletion has to know later: whether the object was there before Starling, and
-//! how many objects the Sync had when the deletion of this one was first held.
+//! has what only the moment shows and a deletion has to know later: whether the object was there before Starling, how
+//! many objects the Sync had when the deletion of this one was first held, and when a grace before it began.
 
 pub mod format;
 pub mod shards;
 
 use std::collections::BTreeMap;
 
+use jiff::Timestamp;
 use sha2::{Digest, Sha256};
 
 use crate::object::ObjectId;
@@ -51,6 +52,9 @@ pub struct Listed {
     pub origin: Origin,
     /// The number of objects when the deletion of this one was first held; `None`: it is not held.
     pub held_of: Option<usize>,
+    /// The time at which the object was first not rendered, in whole seconds; `None`: no grace before its deletion has
+    /// begun.
+    pub left_at: Option<Timestamp>,
 }
 
 /// The origin of an object of an inventory.
@@ -79,6 +83,9 @@ impl Listed {
         if now.held_of.is_some() {
             self.held_of = now.held_of;
         }
+        if now.left_at.is_some() {
+            self.left_at = now.left_at;
+        }
     }
 }
 
@@ -104,6 +111,13 @@ impl Inventory {
     pub fn hold(&mut self, key: &ObjectId, of: Option<usize>) {
         if let Some(listed) = self.entries.get_mut(key) {
             listed.held_of = of;
+        }
+    }
+
+    /// Records when the grace before the deletion of an object began; `None`: the object is wanted.
+    pub fn set_left_at(&mut self, key: &ObjectId, at: Option<Timestamp>) {
+        if let Some(listed) = self.entries.get_mut(key) {
+            listed.left_at = at;
         }
     }
 
@@ -180,11 +194,11 @@ impl Inventory {
         }
     }
 
-    /// Reports whether both inventories list the same objects with the same holds, whatever their UIDs: nothing has to
-    /// be stored before the first write.
+    /// Reports whether both inventories list the same objects with the same holds and graces, whatever their UIDs:
+    /// nothing has to be stored before the first write.
     #[must_use]
     pub fn claims_the_same(&self, other: &Self) -> bool {
-        let claim = |(key, listed): (_, &Listed)| (key, listed.held_of);
+        let claim = |(key, listed): (_, &Listed)| (key, listed.held_of, listed.left_at);
         let (ours, theirs) = (self.entries.iter(), other.entries.iter());
         ours.map(claim).eq(theirs.map(claim))
     }

@@ -87,7 +87,7 @@ impl Broken {
 #[must_use]
 pub fn hash(before: &str, entry: &Entry) -> String {
     let Entry {
-        group_uid,
+        group_id,
         namespace,
         name,
         rollout,
@@ -102,7 +102,7 @@ pub fn hash(before: &str, entry: &Entry) -> String {
         at.as_microsecond().to_string(),
     ];
     let mut hasher = Sha256::new();
-    let texts = [before, group_uid, namespace, name].into_iter();
+    let texts = [before, group_id, namespace, name].into_iter();
     for text in texts
         .chain(numbers.iter().map(String::as_str))
         .chain([body.as_str()])

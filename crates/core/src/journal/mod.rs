@@ -29,8 +29,8 @@ use crate::plan::{Plan, PlanInput};
 /// A stored entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// `metadata.uid` of the SyncGroup.
-    pub group_uid: String,
+    /// Identity of the SyncGroup (`status.identity.id`).
+    pub group_id: String,
     /// Namespace of the SyncGroup.
     pub namespace: String,
     /// Name of the SyncGroup.

@@ -53,7 +53,7 @@ impl Journal {
 
     fn append(&mut self, rollout: i64, at: Timestamp, body: &str) {
         let mut entry = Entry {
-            group_uid: "u".into(),
+            group_id: "u".into(),
             namespace: "shop".into(),
             name: "web".into(),
             rollout,
@@ -683,6 +683,8 @@ fn a_removed_sync_and_a_removed_entry_are_no_flaw() {
         depends_on: std::collections::BTreeSet::new(),
         removing_since: None,
         suspended: false,
+        budget_until: None,
+        approval: None,
     };
     let removed = forged(&sound, |n, _, recorded| {
         if n < 2 {

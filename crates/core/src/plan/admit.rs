@@ -132,7 +132,7 @@ impl<'a> Admitter<'a> {
         Candidate {
             to,
             begun,
-            eligible_at: since.map(|since| self.eligible_at(&cluster.uid, since)),
+            eligible_at: since.map(|since| self.eligible_at(&cluster.id, since)),
             // Windows are not evaluated while the stage waits.
             opening: since.map_or(Opening::ALWAYS, |_| openings.about(&cluster.windows)),
             is_open: open_since.is_some(),
@@ -208,12 +208,12 @@ impl<'a> Admitter<'a> {
 
     /// Returns when the jitter of a cluster is over. It is a hash of cluster and release: nothing is stored, and the
     /// order of clusters differs between releases.
-    fn eligible_at(&self, uid: &str, from: Timestamp) -> Timestamp {
+    fn eligible_at(&self, id: &str, from: Timestamp) -> Timestamp {
         let jitter = self.input.strategy.limits.jitter;
         if jitter.is_zero() || self.input.rollout.direction == Direction::BackAtOnce {
             return from;
         }
-        let hash = hash64(&[uid, &self.input.rollout.release]);
+        let hash = hash64(&[id, &self.input.rollout.release]);
         from.checked_add(spread(jitter, hash)).unwrap_or(from)
     }
 

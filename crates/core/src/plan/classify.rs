@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+use super::classifier::Classifier;
 use super::entry::{
     Clock, EntryProgress, EntryState, failure, has_health_problem, is_at_work, is_healthy, soaks_until,
 };
-use super::leaving::LeavingSync;
 use super::removed::{RemovedEntries, removable};
 use super::stages::{Attribution, Direction};
 use super::state::{Class, ClusterState, Failed, Slot};
@@ -92,15 +92,6 @@ impl<'a> Clock<'a> {
             },
         }
     }
-}
-
-/// One cluster and the states of its entries.
-pub(super) struct Classifier<'a, 'e> {
-    pub(super) input: &'a PlanInput,
-    pub(super) cluster: &'a ClusterView,
-    entries: &'e [EntryState<'a>],
-    /// The Syncs of entries that the release no longer has.
-    pub(super) removed: &'e [&'a LeavingSync],
 }
 
 impl<'a> Classifier<'a, '_> {
@@ -219,11 +210,6 @@ impl<'a> Classifier<'a, '_> {
         deadline.map_or(TimeLeft::None, TimeLeft::Until)
     }
 
-    pub(super) fn deadline(&self, from: Option<Timestamp>) -> Option<Timestamp> {
-        let limits = &self.input.strategy.limits;
-        self.input.clock_jumps.due(from?, limits.progress_deadline)
-    }
-
     /// Reports whether the admission of the cluster was interrupted between two entries: this release admitted some
     /// entries, which are not done, and the missing entries were last admitted earlier by another release, or hold the
     /// last known good release. Otherwise the missing entries differ from their target because their parameters
@@ -275,42 +261,12 @@ impl<'a> Classifier<'a, '_> {
 
     fn invalid(&self) -> Option<HoldReason> {
         self.cluster.entries.iter().find_map(|(name, view)| {
-            let message = view.wanted.as_ref().err()?;
+            let error = view.wanted.as_ref().err()?;
             Some(HoldReason::InvalidParameters {
                 entry: name.clone(),
-                message: message.clone(),
+                message: error.to_string(),
             })
         })
-    }
-
-    pub(super) fn suspended(&self) -> Option<HoldReason> {
-        if self.cluster.reach == Reach::Suspended {
-            return Some(HoldReason::ClusterSuspended);
-        }
-        self.cluster.entries.iter().find_map(|(name, view)| {
-            let observed = view.observed.as_ref()?;
-            observed
-                .suspended
-                .then(|| HoldReason::SyncSuspended { entry: name.clone() })
-        })
-    }
-
-    /// Returns why nothing can start on a cluster in this state of reachability; `None`: it is ready.
-    pub(super) fn not_ready(&self) -> Option<HoldReason> {
-        match &self.cluster.reach {
-            Reach::Ready => None,
-            Reach::Unprobed => Some(HoldReason::ClusterNotProbed),
-            Reach::Suspended => Some(HoldReason::ClusterSuspended),
-            Reach::Unreachable {
-                reason,
-                message,
-                since,
-            } => Some(HoldReason::ClusterUnreachable {
-                reason: reason.clone(),
-                message: message.clone(),
-                since: *since,
-            }),
-        }
     }
 }
 

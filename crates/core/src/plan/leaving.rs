@@ -27,6 +27,21 @@ pub struct LeavingSync {
     /// Whether the Sync is suspended: nothing is written to its cluster.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub suspended: bool,
+    /// When the deletion budget of the group allows to delete the objects of its cluster; `None`: now, or not without
+    /// an approval, which the Sync waits for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub budget_until: Option<Timestamp>,
+    /// The digest that a person has to approve before the removal: an automatic rollback lacks the entry. `None`: no
+    /// approval is needed, or it was given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub approval: Option<String>,
+}
+
+impl LeavingSync {
+    /// Reports whether the Sync stays until a person approves its removal.
+    pub(super) fn awaits_approval(&self) -> bool {
+        self.approval.is_some() && self.removing_since.is_none()
+    }
 }
 
 /// Why a group no longer wants a Sync.
@@ -77,6 +92,8 @@ pub enum RemovalHold {
     MembershipHeld,
     /// The cluster may return, or more clusters may be about to leave.
     Settling,
+    /// An automatic rollback lacks the entry, and a person has not approved the removal.
+    AutomaticRollback,
     /// The remaining entries are not done on the cluster. One of them may take over the objects, as a renamed entry
     /// does.
     ClusterNotDone,
@@ -90,6 +107,8 @@ pub enum RemovalHold {
     Paused,
     /// The stage of the cluster has not opened.
     StageNotOpen,
+    /// The deletion budget of the group does not allow the deletion yet.
+    DeletionBudget,
     /// No window is open for the cluster.
     WindowClosed,
     /// All slots of the group are in use.
@@ -103,12 +122,14 @@ impl RemovalHold {
         match self {
             Self::MembershipHeld => "MembershipHeld",
             Self::Settling => "Settling",
+            Self::AutomaticRollback => "AutomaticRollback",
             Self::ClusterNotDone => "ClusterNotDone",
             Self::ClusterWaits => "ClusterWaits",
             Self::SyncSuspended => "SyncSuspended",
             Self::GroupSuspended => "Suspended",
             Self::Paused => "Paused",
             Self::StageNotOpen => "StageNotOpen",
+            Self::DeletionBudget => "DeletionBudget",
             Self::WindowClosed => "WindowClosed",
             Self::NoSlot => "NoSlot",
         }

@@ -21,6 +21,7 @@
 mod admit;
 mod candidate;
 pub mod check;
+mod classifier;
 mod classify;
 mod end;
 mod entry;
@@ -45,8 +46,8 @@ use jiff::Timestamp;
 pub use leaving::{LeavingCause, LeavingSync, RemovalDecision, RemovalHold};
 pub use overlap::{left_over, overlap};
 use removal::Removals;
+pub use report::{Blocker, Counts, Problem, Report};
 pub(crate) use report::{Bucket, bucket, health_problem_when_done};
-pub use report::{Counts, Report};
 pub use retry::{PendingRetry, REQUEST_RESOLUTION, began_before};
 pub use stages::*;
 use starling_api::OnFailure;

@@ -86,6 +86,9 @@ impl<'a> Removals<'a> {
             return hold(RemovalHold::MembershipHeld, None);
         }
         match &sync.cause {
+            LeavingCause::EntryRemoved if sync.awaits_approval() => {
+                hold(RemovalHold::AutomaticRollback, None)
+            }
             LeavingCause::EntryRemoved => self.of_entry(sync),
             LeavingCause::ClusterUnselected {
                 settles_at,
@@ -110,6 +113,9 @@ impl<'a> Removals<'a> {
                 }
                 if !self.is_open(*stage) {
                     return hold(RemovalHold::StageNotOpen, None);
+                }
+                if let Some(until) = sync.budget_until.filter(|until| *until > self.input.now) {
+                    return hold(RemovalHold::DeletionBudget, Some(until));
                 }
                 let opening = openings.about(windows);
                 if !opening.is_open {

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
-use super::classify::Classifier;
+use super::classifier::Classifier;
 use super::leaving::{LeavingCause, LeavingSync};
 use super::state::{Class, Failed};
 use super::types::{FailureReason, HoldReason, PlanInput, Reach};
@@ -20,7 +20,8 @@ impl<'a> RemovedEntries<'a> {
     pub(super) fn of(input: &'a PlanInput) -> Self {
         let mut removed: BTreeMap<&str, Vec<&LeavingSync>> = BTreeMap::new();
         for sync in input.leaving.values() {
-            if sync.cause == LeavingCause::EntryRemoved {
+            // The release of an automatic rollback is complete without a removal that waits for a person.
+            if sync.cause == LeavingCause::EntryRemoved && !sync.awaits_approval() {
                 removed.entry(&sync.cluster).or_default().push(sync);
             }
         }

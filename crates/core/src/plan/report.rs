@@ -41,9 +41,9 @@ pub struct Report {
     /// The open stages, by name, in which nothing is in flight but clusters that soak, and when the last of them has
     /// soaked.
     pub soaks: BTreeMap<String, Timestamp>,
-    /// The blockers of pending clusters: reason, message, and time of the next evaluation.
-    pub blocked_by: Vec<(&'static str, String, Option<Timestamp>)>,
-    /// Clusters with problems, worst first: name, reason, message, since.
+    /// The blockers of pending clusters.
+    pub blocked_by: Vec<Blocker>,
+    /// Clusters with problems, worst first.
     pub problems: Vec<Problem>,
     /// Clusters that are done and no longer healthy. They count as updated, and are among the problems.
     pub degraded: u32,
@@ -51,8 +51,29 @@ pub struct Report {
     pub is_known_good: bool,
 }
 
-/// A cluster with a problem: name, reason, message, since.
-type Problem = (String, String, String, Option<Timestamp>);
+/// A reason why pending clusters do not start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Blocker {
+    /// The reason, in CamelCase.
+    pub reason: &'static str,
+    /// The message.
+    pub message: String,
+    /// The time of the next evaluation; `None`: only an event causes one.
+    pub recheck_at: Option<Timestamp>,
+}
+
+/// A cluster with a problem.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// Name of the Cluster.
+    pub cluster: String,
+    /// The reason, in CamelCase.
+    pub reason: String,
+    /// The message.
+    pub message: String,
+    /// The time since which it exists; `None`: not known.
+    pub since: Option<Timestamp>,
+}
 
 /// The count that a decision adds to.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -126,7 +147,12 @@ impl Plan {
             .filter(|(_, decision)| matches!(decision, Decision::Done));
         done.filter_map(|(name, _)| {
             let (reason, message) = health_problem_when_done(input.clusters.get(name)?)?;
-            Some((name.clone(), reason.to_owned(), message.to_owned(), None))
+            Some(Problem {
+                cluster: name.clone(),
+                reason: reason.to_owned(),
+                message: message.to_owned(),
+                since: None,
+            })
         })
         .collect()
     }
@@ -216,11 +242,7 @@ impl Plan {
 
     /// Returns what blocks pending clusters. Without pending clusters: the gate that the last stage waits for, or the
     /// clusters on hold, or the clusters that vanished at once.
-    fn blocked_by(
-        &self,
-        input: &PlanInput,
-        soaks: &BTreeMap<String, Timestamp>,
-    ) -> Vec<(&'static str, String, Option<Timestamp>)> {
+    fn blocked_by(&self, input: &PlanInput, soaks: &BTreeMap<String, Timestamp>) -> Vec<Blocker> {
         let mut waiting: BTreeMap<&'static str, (&HoldReason, u32, Option<Timestamp>)> = BTreeMap::new();
         for decision in self.decisions.values().filter(|d| bucket(d) == Bucket::Pending) {
             if let Decision::Hold { reason, recheck_at } = decision {
@@ -232,7 +254,11 @@ impl Plan {
         }
         let mut blockers: Vec<_> = waiting
             .into_iter()
-            .map(|(name, (reason, clusters, at))| (name, self.blocker(reason, clusters), at))
+            .map(|(name, (reason, clusters, recheck_at))| Blocker {
+                reason: name,
+                message: self.message(reason, clusters),
+                recheck_at,
+            })
             .collect();
         if blockers.is_empty()
             && self.verdict != RolloutVerdict::Succeeded
@@ -246,14 +272,22 @@ impl Plan {
                 StageWait::Gate { until, .. } => *until,
                 _ => None,
             };
-            blockers.push((wait.as_str(), waits_for(name, wait), until));
+            blockers.push(Blocker {
+                reason: wait.as_str(),
+                message: waits_for(name, wait),
+                recheck_at: until,
+            });
         }
         if blockers.is_empty() && self.verdict == RolloutVerdict::InProgress && !input.membership_held {
             blockers.extend(self.on_hold());
         }
         if blockers.is_empty() && input.membership_held {
             let message = "too many clusters left the group at once; the rollout is not complete until they return or the change is approved";
-            blockers.push((HoldReason::MembershipHeld.as_str(), message.to_owned(), None));
+            blockers.push(Blocker {
+                reason: HoldReason::MembershipHeld.as_str(),
+                message: message.to_owned(),
+                recheck_at: None,
+            });
         }
         blockers
     }
@@ -272,7 +306,7 @@ impl Plan {
 
     /// Returns the clusters on hold without which the rollout is not complete: an operator has to repair, resume or
     /// skip them.
-    fn on_hold(&self) -> Vec<(&'static str, String, Option<Timestamp>)> {
+    fn on_hold(&self) -> Vec<Blocker> {
         let mut held: BTreeMap<&'static str, Vec<&str>> = BTreeMap::new();
         for (name, decision) in &self.decisions {
             if let Decision::Hold { reason, .. } = decision
@@ -288,12 +322,17 @@ impl Plan {
                 clusters.len(),
                 clusters.first().copied().unwrap_or_default()
             );
-            (reason, message, None)
+            Blocker {
+                reason,
+                message,
+                recheck_at: None,
+            }
         });
         blockers.collect()
     }
 
-    fn blocker(&self, reason: &HoldReason, clusters: u32) -> String {
+    /// Returns the message about pending clusters that a reason blocks.
+    fn message(&self, reason: &HoldReason, clusters: u32) -> String {
         let name = |stage: usize| self.stages.get(stage).map_or("", |stage| stage.name.as_str());
         match reason {
             HoldReason::TooManyFailures { stage } => {
@@ -343,20 +382,20 @@ impl Plan {
     }
 
     fn problems(&self, degraded: Vec<Problem>) -> Vec<Problem> {
-        let mut problems: Vec<(u8, String, String, String, Option<Timestamp>)> = degraded
-            .into_iter()
-            .map(|(name, reason, message, since)| (2, name, reason, message, since))
-            .collect();
+        let mut problems: Vec<(u8, Problem)> = degraded.into_iter().map(|problem| (2, problem)).collect();
         for (name, decision) in &self.decisions {
             if let Some((rank, reason, message, since)) = problem(decision) {
-                problems.push((rank, name.clone(), reason.to_owned(), message, since));
+                let problem = Problem {
+                    cluster: name.clone(),
+                    reason: reason.to_owned(),
+                    message,
+                    since,
+                };
+                problems.push((rank, problem));
             }
         }
-        problems.sort_by(|a, b| (a.0, &a.1).cmp(&(b.0, &b.1)));
-        problems
-            .into_iter()
-            .map(|(_, name, reason, message, since)| (name, reason, message, since))
-            .collect()
+        problems.sort_by(|(a, left), (b, right)| (a, &left.cluster).cmp(&(b, &right.cluster)));
+        problems.into_iter().map(|(_, problem)| problem).collect()
     }
 }
 

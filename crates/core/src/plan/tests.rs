@@ -7,6 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 use starling_api::{IntOrPercent, OnFailure, OnUnreachable, RolloutPhase};
 
 use super::*;
+use crate::expand::ParameterError;
 
 const NEW: &str = "new";
 const OLD: &str = "old";
@@ -77,7 +78,7 @@ fn fleet(script: &str) -> BTreeMap<String, ClusterView> {
                 other => panic!("no such cluster: {other}"),
             };
             let wanted = if c == 'x' {
-                Err("no label".to_owned())
+                Err(UnresolvedTarget::new("no label"))
             } else {
                 Ok(NEW.to_owned())
             };
@@ -95,7 +96,7 @@ fn fleet(script: &str) -> BTreeMap<String, ClusterView> {
             (
                 format!("c{n:03}"),
                 ClusterView {
-                    uid: format!("uid-{n}"),
+                    id: format!("uid-{n}"),
                     reach,
                     stage: 0,
                     windows: Vec::new(),
@@ -335,7 +336,7 @@ fn t33_a_group_whose_membership_is_held_starts_nothing() {
     assert_eq!(picture(&plan), "Wgf");
     let report = plan.report(&input);
     assert_eq!(report.phase, RolloutPhase::Paused);
-    assert_eq!(report.blocked_by[0].0, "MembershipHeld");
+    assert_eq!(report.blocked_by[0].reason, "MembershipHeld");
 }
 
 /// Success on the remaining clusters is not success on the whole group.
@@ -350,7 +351,7 @@ fn t33_a_group_whose_membership_is_held_has_not_succeeded() {
         assert_eq!(plan.verdict, RolloutVerdict::InProgress);
         let report = plan.report(&input);
         assert_eq!(report.phase, RolloutPhase::Paused);
-        assert_eq!(report.blocked_by[0].0, "MembershipHeld");
+        assert_eq!(report.blocked_by[0].reason, "MembershipHeld");
         let explanation = crate::explain::group("shop", &input, &plan);
         assert_eq!(explanation.blockers[0].reason, "MembershipHeld");
     }
@@ -374,12 +375,12 @@ fn every_cluster_counts_once_and_blockers_are_named() {
         (9, 2, 2, 2, 1, 1, 1)
     );
     assert_eq!(report.degraded, 1);
-    assert_eq!(report.blocked_by[0].0, "NoSlot");
+    assert_eq!(report.blocked_by[0].reason, "NoSlot");
     assert_eq!(report.phase, RolloutPhase::Progressing);
     let troubled: Vec<_> = report
         .problems
         .iter()
-        .map(|(name, reason, ..)| (name.as_str(), reason.as_str()))
+        .map(|problem| (problem.cluster.as_str(), problem.reason.as_str()))
         .collect();
     assert_eq!(
         troubled,
@@ -393,6 +394,21 @@ fn every_cluster_counts_once_and_blockers_are_named() {
     );
 }
 
+/// Plan inputs are in the journal, where a parameter that cannot be resolved is its text.
+#[test]
+fn a_parameter_that_cannot_be_resolved_is_a_text_in_the_journal() {
+    let error = ParameterError::Unclosed { field: "path".into() };
+    let text = error.to_string();
+    let view = EntryView {
+        wanted: Err(error.into()),
+        known_good: None,
+        observed: None,
+    };
+    let journal = serde_json::json!({"wanted": {"Err": text}});
+    assert_eq!(serde_json::to_value(&view).unwrap(), journal);
+    assert_eq!(serde_json::from_value::<EntryView>(journal).unwrap(), view);
+}
+
 /// The status of a group that stays Paused names the suspended cluster.
 #[test]
 fn a_suspended_cluster_is_named() {
@@ -402,15 +418,15 @@ fn a_suspended_cluster_is_named() {
     let named: Vec<_> = report
         .problems
         .iter()
-        .map(|(name, reason, ..)| (name.as_str(), reason.as_str()))
+        .map(|problem| (problem.cluster.as_str(), problem.reason.as_str()))
         .collect();
     assert_eq!(named, [("c001", "ClusterSuspended")]);
     assert_eq!(report.counts.on_hold, 1);
-    let [(reason, message, None)] = report.blocked_by.as_slice() else {
+    let [blocker] = report.blocked_by.as_slice() else {
         panic!("{:?}", report.blocked_by)
     };
-    assert_eq!(*reason, "ClusterSuspended");
-    assert!(message.contains("such as c001"), "{message}");
+    assert_eq!((blocker.reason, blocker.recheck_at), ("ClusterSuspended", None));
+    assert!(blocker.message.contains("such as c001"), "{}", blocker.message);
 }
 
 #[test]
@@ -531,7 +547,7 @@ fn a_lost_cluster_keeps_its_slot_though_a_parameter_becomes_invalid() {
     );
     let cluster = input.clusters.get_mut("c000").unwrap();
     cluster.reach = unreachable();
-    cluster.entries.get_mut("app").unwrap().wanted = Err("no label".into());
+    cluster.entries.get_mut("app").unwrap().wanted = Err(UnresolvedTarget::new("no label"));
     assert_eq!(picture(&plan(&input)), "ln");
     input.now = t(900);
     assert_eq!(picture(&plan(&input)), "!b");
@@ -543,7 +559,7 @@ fn a_lost_cluster_keeps_its_slot_though_a_parameter_becomes_invalid() {
 fn older_work_has_its_slot_until_its_own_deadline() {
     let mut held = input("woo", 1, 0);
     let entry = held.clusters.get_mut("c000").unwrap().entries.get_mut("app");
-    entry.unwrap().wanted = Err("no label".into());
+    entry.unwrap().wanted = Err(UnresolvedTarget::new("no label"));
     let before = plan(&held);
     assert_eq!(picture(&before), "xnn");
     assert_eq!(before.recheck_at, Some(t(900)));
@@ -618,7 +634,7 @@ fn the_next_plan_is_at_the_end_of_older_work_that_blocks_a_cluster() {
         input.clusters.get_mut("c000").unwrap().entries.insert(
             "crds".into(),
             EntryView {
-                wanted: Err("no label".into()),
+                wanted: Err(UnresolvedTarget::new("no label")),
                 known_good: None,
                 observed: None,
             },
@@ -689,7 +705,7 @@ fn the_next_plan_is_when_time_changes_a_decision() {
         .entries
         .get_mut("app")
         .unwrap()
-        .wanted = Err("no label".into());
+        .wanted = Err(UnresolvedTarget::new("no label"));
     assert_eq!(picture(&plan(&leftover)), "xn");
     assert_eq!(plan(&leftover).recheck_at, Some(t(900)));
     // Clusters that only wait for an operator need no calendar. Windows that apply to no cluster are no wait either.

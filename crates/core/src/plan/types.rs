@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::clock_jumps::ClockJumps;
+use crate::expand::ParameterError;
 
 use super::leaving::{LeavingSync, RemovalDecision};
 use super::stages::{
@@ -44,8 +45,10 @@ pub struct PlanInput {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ClusterView {
-    /// The UID of the Cluster object, from which the jitter is derived: names can be reused.
-    pub uid: String,
+    /// The cluster ID, from which the jitter is derived: names can be reused, and the UID of the Cluster object changes
+    /// with a restore to another API server. The name of the Cluster until its member was probed.
+    #[serde(alias = "uid")]
+    pub id: String,
     /// The reachability of the cluster.
     pub reach: Reach,
     /// The stage of the cluster: an index into [`Strategy::stages`].
@@ -83,8 +86,8 @@ pub enum Reach {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct EntryView {
-    /// The target that the entry has to apply, or why there is none (a parameter that this cluster lacks).
-    pub wanted: Result<String, String>,
+    /// The target that the entry has to apply, or why there is none.
+    pub wanted: Result<String, UnresolvedTarget>,
     /// The target of `lastKnownGood`, for a cluster that joins while its stage waits. `None`: there is no such release,
     /// the release has no such entry, or this cluster lacks a parameter of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -92,6 +95,33 @@ pub struct EntryView {
     /// The Sync of the entry, if it exists.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed: Option<ObservedSync>,
+}
+
+/// The reason why the target of an entry on a cluster is not known: a parameter that cannot be resolved
+/// ([`ParameterError`]), or a Sync that cannot be read. Plan inputs keep the text, since the journal has no more.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, thiserror::Error)]
+#[serde(transparent)]
+#[error("{0}")]
+pub struct UnresolvedTarget(String);
+
+impl From<ParameterError> for UnresolvedTarget {
+    fn from(error: ParameterError) -> Self {
+        Self(error.to_string())
+    }
+}
+
+impl UnresolvedTarget {
+    /// Returns a reason with this text.
+    #[must_use]
+    pub fn new(reason: impl Into<String>) -> Self {
+        Self(reason.into())
+    }
+
+    /// The text of the reason.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
 }
 
 /// The observed state of a Sync of the group.

@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use super::next::Request;
 use super::observe::{Loaded, Need};
 use super::operator::OperatorActions;
+use super::transition::Blocked;
 use crate::plan::{GateRecord, GateResult, REQUEST_RESOLUTION, Retry, StageRecord, began_before};
 
 /// An operator's request for another release.
@@ -50,9 +51,11 @@ impl ReleaseRequest {
     }
 
     /// Returns why the request cannot be fulfilled, for status.
-    pub(super) fn impossible(&self) -> Option<String> {
+    pub(super) fn impossible(&self) -> Option<Blocked> {
         match self {
-            Self::Unknown(revision) => Some(format!("no stored release has revision {revision:?}")),
+            Self::Unknown(revision) => Some(Blocked::nothing_to_go_back_to(format!(
+                "no stored release has revision {revision:?}"
+            ))),
             Self::RollBack(_) | Self::ResumeHeld => None,
         }
     }

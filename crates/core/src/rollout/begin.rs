@@ -45,6 +45,7 @@ impl Beginning {
             release: snapshot.digest.clone(),
             revisions: snapshot.revisions.clone(),
             direction: direction.into(),
+            automatic: cause == Cause::Failed,
             phase: RolloutPhase::Pending,
             start_time: facts.now.to_string(),
             ..RolloutStatus::default()

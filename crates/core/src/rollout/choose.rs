@@ -11,13 +11,16 @@ use super::observe::Need;
 use super::pass::Pass;
 use super::planned::Planned;
 use super::snapshot::ReleaseSnapshot;
+use super::transition::Blocked;
 use crate::plan::{Direction, RolloutVerdict};
 
 /// The choice of a pass.
 pub(super) struct Chosen {
     pub(super) next: Choice,
     /// The reason why a due transition cannot be made.
-    pub(super) stuck: Option<String>,
+    pub(super) stuck: Option<Blocked>,
+    /// The releases that would have been chosen, and are no longer stored.
+    pub(super) absent: BTreeSet<String>,
 }
 
 /// As [`Next`], with the snapshot of the release.
@@ -37,7 +40,7 @@ pub(super) enum Choice {
 
 impl Pass<'_, '_> {
     /// Chooses the next release among the available releases. A release that is no longer stored is passed over, so
-    /// that it does not block a newer one.
+    /// that it does not block a newer one. A queued release has lost its turn then, and nothing waits for it.
     pub(super) fn choose(
         &self,
         status: &SyncGroupStatus,
@@ -51,7 +54,9 @@ impl Pass<'_, '_> {
             let next = match self.next(status, planned, is_lost, request, &absent) {
                 Next::Keep => Choice::Keep,
                 Next::NothingToRollBackTo => {
-                    stuck.get_or_insert_with(|| "no release has succeeded on the whole group yet".to_owned());
+                    stuck.get_or_insert_with(|| {
+                        Blocked::nothing_to_go_back_to("no release has succeeded on the whole group yet")
+                    });
                     Choice::Keep
                 }
                 Next::Enqueue { .. } => Choice::Enqueue,
@@ -68,7 +73,15 @@ impl Pass<'_, '_> {
                         cause,
                     },
                     None => {
-                        stuck = Some(format!("release {release} is no longer stored"));
+                        let is_queued = status.queue.iter().any(|waiting| waiting.release == release);
+                        match direction {
+                            Direction::Forward if is_queued => {}
+                            Direction::Forward => stuck = Some(Blocked::release_not_found(&release)),
+                            Direction::Back | Direction::BackAtOnce => {
+                                let message = format!("release {release} is no longer stored");
+                                stuck = Some(Blocked::nothing_to_go_back_to(message));
+                            }
+                        }
                         // An absent release is no longer a candidate, so it cannot be chosen again.
                         if absent.insert(release) {
                             continue;
@@ -77,7 +90,7 @@ impl Pass<'_, '_> {
                     }
                 },
             };
-            return Ok(Chosen { next, stuck });
+            return Ok(Chosen { next, stuck, absent });
         }
     }
 

@@ -24,7 +24,8 @@ impl Epoch {
 /// A write, and the leadership that decided it.
 #[derive(Clone, Debug)]
 pub struct Effect {
-    /// The interpreter refuses the effect if it knows a higher epoch.
+    /// The epoch of the decision. With leader election, the interpreter will refuse an effect of a lower epoch than it
+    /// knows; until then it does not compare epochs.
     pub epoch: Epoch,
     /// The write.
     pub action: Action,

@@ -23,10 +23,12 @@ pub(super) fn named(status: &SyncGroupStatus) -> BTreeSet<String> {
         queue,
         observed_generation: _,
         last_handled_reconcile_at: _,
+        identity: _,
         clusters: _,
         unselected: _,
         problems: _,
         conditions: _,
+        deletions: _,
     } = status;
     let rolls = rollout.iter().map(|rollout| &rollout.release);
     let good = last_known_good.iter().map(|good| &good.release);

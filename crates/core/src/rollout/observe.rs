@@ -6,7 +6,8 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use starling_api::conditions::ConditionUpdate;
 use starling_api::{
-    OnNewRevision, RollbackType, RolloutStatus, StageStatus, SyncGroupStatus, UnselectedClusters,
+    GroupIdentity, OnNewRevision, RollbackType, RolloutStatus, StageStatus, SyncGroupStatus,
+    UnselectedClusters,
 };
 
 use super::effect::{AdmissionRef, Epoch};
@@ -99,6 +100,8 @@ pub struct Facts<'a> {
     pub unselected: &'a [UnselectedClusters],
     /// The release that the Sources offer.
     pub offer: &'a Offer,
+    /// The identity of the group, which every status records; `None`: that in status.
+    pub identity: Option<&'a GroupIdentity>,
     /// `metadata.generation` of the group.
     pub generation: Option<i64>,
     /// The value of the annotation that requests a reconciliation.
@@ -182,6 +185,12 @@ pub trait Observations {
 
     /// Returns the Syncs that the group no longer wants in the rollout `rolling`, by name.
     fn leaving(&self, rolling: &Rolling) -> BTreeMap<String, LeavingSync>;
+
+    /// Reports whether a person approved the removal of the entries that an automatic rollback lacks, by its digest.
+    fn approves_removals(&self, digest: &str) -> bool {
+        let _ = digest;
+        false
+    }
 
     /// Returns the admission of the Sync of an entry on a cluster.
     fn admission(&self, cluster: &str, entry: &str) -> Option<AdmissionRef>;

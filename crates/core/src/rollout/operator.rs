@@ -5,7 +5,9 @@
 
 use jiff::Timestamp;
 use kube_core::ResourceExt;
-use starling_api::{ActionType, RolloutAction, RolloutApproval};
+use starling_api::{
+    ActionType, COUNTS_FOR, COUNTS_FOR_NONE, FIRST_CREATED_AT, RolloutAction, RolloutApproval,
+};
 use std::collections::BTreeMap;
 
 use crate::plan::{Attribution, OperatorInput, Retry};
@@ -16,11 +18,13 @@ use crate::resource_version::Numbered;
 pub struct Subject<'a> {
     /// Name of the SyncGroup.
     pub group: &'a str,
-    /// The creation time of the group. Its rollouts are numbered from 1, so an older action belongs to a former group
-    /// of that name.
+    /// The creation time of the group ([`crate::identity::created_at`]). Its rollouts are numbered from 1, so an older
+    /// action belongs to a former group of that name.
     pub since: Timestamp,
     /// `status.rollout.id`.
     pub rollout: i64,
+    /// `status.rollout.startTime`. A group that was set back uses numbers again; no two rollouts start at one time.
+    pub started_at: &'a str,
     /// The release digest; `None`: it is not known yet, so no approval is valid.
     pub digest: Option<&'a str>,
 }
@@ -49,7 +53,7 @@ pub fn operator_actions<'a>(
     let actions = actions
         .into_iter()
         .filter(|action| action.spec.group == of.group && action.spec.rollout == of.rollout)
-        .filter(|action| at(*action) >= of.since)
+        .filter(|action| counts_for(of, *action))
         .filter(|action| action.metadata.deletion_timestamp.is_none());
     for action in in_order(actions) {
         requested.take(action);
@@ -72,14 +76,49 @@ pub fn operator_actions<'a>(
 pub fn is_valid(of: Subject<'_>, approval: &RolloutApproval) -> bool {
     approval.spec.group == of.group
         && approval.spec.rollout == of.rollout
-        && at(approval) >= of.since
+        && counts_for(of, approval)
         && of.digest == Some(approval.spec.release_digest.as_str())
         && approval.metadata.deletion_timestamp.is_none()
 }
 
-fn at<K: kube_core::Resource>(object: &K) -> Timestamp {
+/// Whether an object of this group and number was written for this rollout. Once the controller has marked the object,
+/// the mark decides; until then its creation time does.
+fn counts_for<K: kube_core::Resource>(of: Subject<'_>, object: &K) -> bool {
+    match object.annotations().get(COUNTS_FOR) {
+        Some(started_at) => started_at == of.started_at,
+        None => at(object) >= of.since,
+    }
+}
+
+/// Returns the annotations that mark an object of the group as written for this rollout, or for another one of its
+/// number; `None`: it is marked, or its rollout is yet to come. The creation time changes with a restore to another
+/// API server, and the numbers of rollouts may begin again; the marks do not change.
+#[must_use]
+pub fn marks<K: kube_core::Resource>(
+    of: Subject<'_>,
+    rollout: i64,
+    object: &K,
+) -> Option<BTreeMap<String, String>> {
+    if rollout > of.rollout || of.started_at.is_empty() || object.annotations().contains_key(COUNTS_FOR) {
+        return None;
+    }
+    let counts = rollout == of.rollout && counts_for(of, object);
+    let started_at = if counts { of.started_at } else { COUNTS_FOR_NONE };
+    Some(BTreeMap::from([
+        (COUNTS_FOR.to_owned(), started_at.to_owned()),
+        (FIRST_CREATED_AT.to_owned(), at(object).to_string()),
+    ]))
+}
+
+/// Returns the time at which an action or approval was created: a restore to another API server keeps that of an object
+/// that the controller had marked.
+#[must_use]
+pub fn at<K: kube_core::Resource>(object: &K) -> Timestamp {
+    let marked = object.annotations().get(FIRST_CREATED_AT);
     let made = object.meta().creation_timestamp.as_ref();
-    made.map_or(Timestamp::UNIX_EPOCH, |time| time.0)
+    marked
+        .and_then(|time| time.parse().ok())
+        .unwrap_or_else(|| made.map_or(Timestamp::UNIX_EPOCH, |time| time.0))
 }
 
 /// Sorts objects by creation. API servers date objects in whole seconds. Of two objects of one second, the later one
@@ -149,6 +188,7 @@ mod tests {
         group: "shop",
         since: Timestamp::UNIX_EPOCH,
         rollout: 7,
+        started_at: "2026-01-01T00:00:00.5Z",
         digest: Some("sha256:a"),
     };
 
@@ -231,6 +271,87 @@ mod tests {
             assert_eq!(requested.input.paused.is_some(), counts, "{since}");
             assert_eq!(requested.approvals.contains_key("canary"), counts, "{since}");
         }
+    }
+
+    fn marked(mut action: RolloutAction, of: Subject<'_>) -> RolloutAction {
+        let marks = marks(of, action.spec.rollout, &action).unwrap();
+        action.metadata.annotations = Some(marks);
+        action
+    }
+
+    /// A restore creates actions anew: in any order, before or after their group.
+    #[test]
+    fn a_restore_to_another_api_server_keeps_actions_and_their_order() {
+        let restored = |mut action: RolloutAction, seconds: i64| {
+            action.metadata.creation_timestamp = Some(Time(t(seconds)));
+            action
+        };
+        let pause = restored(marked(action(5, ActionType::Pause, None, None), SUBJECT), 101);
+        let resume = restored(marked(action(6, ActionType::Resume, None, None), SUBJECT), 100);
+        let retry = restored(
+            marked(action(7, ActionType::Retry, Some("eu-8"), None), SUBJECT),
+            102,
+        );
+        let of = Subject {
+            since: t(110),
+            ..SUBJECT
+        };
+        let requested = operator_actions(of, [&pause, &resume, &retry], []);
+        assert_eq!(requested.input.paused, None, "resumed after the pause");
+        assert_eq!(
+            requested.input.retries[0].attribution.at,
+            t(7),
+            "the retry that was answered, and no new one"
+        );
+        assert_eq!(operator_actions(of, [&pause], []).input.paused.unwrap().at, t(5));
+    }
+
+    /// A group that was set back, or that is new, uses numbers again.
+    #[test]
+    fn actions_for_another_rollout_of_this_number_have_no_effect() {
+        let pause = marked(action(5, ActionType::Pause, None, None), SUBJECT);
+        let mut good = approval(5, 7, "sha256:a");
+        good.metadata.annotations = marks(SUBJECT, 7, &good);
+        let again = Subject {
+            started_at: "2026-01-02T00:00:00.5Z",
+            ..SUBJECT
+        };
+        assert!(
+            operator_actions(SUBJECT, [&pause], [&good])
+                .input
+                .paused
+                .is_some()
+        );
+        assert!(is_valid(SUBJECT, &good));
+        assert_eq!(
+            operator_actions(again, [&pause], [&good]),
+            OperatorActions::default()
+        );
+    }
+
+    /// Without the mark, a restore would make an action of a former group younger than the group.
+    #[test]
+    fn what_does_not_count_is_marked_too() {
+        let of = Subject {
+            since: t(6),
+            ..SUBJECT
+        };
+        let former = marked(action(5, ActionType::Pause, None, None), of);
+        let mut past = action(7, ActionType::Pause, None, None);
+        past.spec.rollout = 6;
+        for mut old in [former, marked(past, of)] {
+            old.metadata.creation_timestamp = Some(Time(t(100)));
+            old.spec.rollout = 7;
+            assert_eq!(operator_actions(of, [&old], []), OperatorActions::default());
+        }
+        let mut coming = action(7, ActionType::Pause, None, None);
+        coming.spec.rollout = 8;
+        assert_eq!(marks(of, 8, &coming), None, "its rollout has not started");
+        let none = Subject {
+            started_at: "",
+            ..SUBJECT
+        };
+        assert_eq!(marks(none, 7, &action(7, ActionType::Pause, None, None)), None);
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! One pass of the machine: its input, and the parts that all steps share.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use starling_api::SyncGroupStatus;
+use starling_api::{RolloutStatus, SyncGroupStatus};
 
 use super::actions::without_retried;
 use super::effect::{Action, Effect};
@@ -11,7 +12,8 @@ use super::operator::OperatorActions;
 use super::planned::{InStatus, Planned};
 use super::snapshot::ReleaseSnapshot;
 use super::transition::{Blocked, StepError, Transition};
-use crate::plan::{Plan, PlanInput, RolloutView, plan, record};
+use crate::digest;
+use crate::plan::{LeavingCause, LeavingSync, Plan, PlanInput, RolloutView, plan, record};
 
 /// One pass of the machine.
 pub(super) struct Pass<'a, 'o> {
@@ -67,9 +69,29 @@ impl Pass<'_, '_> {
             operator: actions.input.clone(),
             suspended: facts.suspended,
             membership_held: facts.membership_held,
-            leaving: self.observed.leaving(rolling),
+            leaving: self.leaving(rolling),
             clusters: self.observed.clusters(rolling),
         }
+    }
+
+    /// Returns the Syncs that leave. An automatic rollback to a release without an entry takes away what nobody asked
+    /// it to: these removals wait for a person.
+    fn leaving(&self, rolling: &Rolling) -> BTreeMap<String, LeavingSync> {
+        let mut leaving = self.observed.leaving(rolling);
+        if !rolling.rollout.automatic {
+            return leaving;
+        }
+        let digest = removal_digest(&rolling.rollout);
+        if self.observed.approves_removals(&digest) {
+            return leaving;
+        }
+        let removed = leaving
+            .values_mut()
+            .filter(|sync| sync.cause == LeavingCause::EntryRemoved);
+        for sync in removed {
+            sync.approval = Some(digest.clone());
+        }
+        leaving
     }
 
     /// Returns a release, offered or stored; `None`: it is no longer stored.
@@ -106,6 +128,7 @@ impl Pass<'_, '_> {
             left: None,
             began: None,
             queued: None,
+            dropped: BTreeSet::new(),
             stuck: None,
             blocked,
             again: false,
@@ -144,4 +167,10 @@ impl Pass<'_, '_> {
         }
         need.into()
     }
+}
+
+/// Returns the digest that approves the removal of the entries that an automatic rollback lacks: of this rollout, whose
+/// number no other rollout of the group gets.
+pub(super) fn removal_digest(rollout: &RolloutStatus) -> String {
+    digest::of(&("removals", rollout.id, &rollout.release))
 }

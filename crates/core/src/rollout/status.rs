@@ -47,6 +47,7 @@ pub(super) fn status(before: &SyncGroupStatus, parts: Parts<'_>, facts: &Facts<'
     SyncGroupStatus {
         observed_generation: facts.generation,
         last_handled_reconcile_at: handled(before, facts.requested_at),
+        identity: facts.identity.or(before.identity.as_ref()).cloned(),
         clusters: counts(report.counts),
         conditions: conditions::merge(&before.conditions, updates, facts.generation, now),
         rollout: Some(rollout),
@@ -54,6 +55,7 @@ pub(super) fn status(before: &SyncGroupStatus, parts: Parts<'_>, facts: &Facts<'
         held_release: before.held_release.clone(),
         queue: before.queue.clone(),
         unselected: facts.unselected.to_vec(),
+        deletions: before.deletions.clone(),
         problems: problems(&before.problems, report, now),
     }
 }
@@ -179,14 +181,14 @@ fn blockers(before: &[Blocker], report: &Report, now: Timestamp) -> Vec<Blocker>
     report
         .blocked_by
         .iter()
-        .map(|(reason, message, recheck_at)| Blocker {
-            reason: (*reason).to_owned(),
-            message: message.clone(),
+        .map(|blocker| Blocker {
+            reason: blocker.reason.to_owned(),
+            message: blocker.message.clone(),
             since: before
                 .iter()
-                .find(|known| known.reason == *reason)
+                .find(|known| known.reason == blocker.reason)
                 .map_or_else(|| now.to_string(), |known| known.since.clone()),
-            recheck_at: recheck_at.map(|at| at.to_string()).unwrap_or_default(),
+            recheck_at: blocker.recheck_at.map(|at| at.to_string()).unwrap_or_default(),
         })
         .collect()
 }
@@ -197,17 +199,18 @@ fn problems(before: &[ClusterProblem], report: &Report, now: Timestamp) -> Vec<C
         .problems
         .iter()
         .take(PROBLEMS)
-        .map(|(cluster, reason, message, since)| {
+        .map(|problem| {
             let known = before
                 .iter()
-                .find(|known| known.cluster == *cluster && known.reason == *reason);
-            let since = since
+                .find(|known| known.cluster == problem.cluster && known.reason == problem.reason);
+            let since = problem
+                .since
                 .map(|at| at.to_string())
                 .or_else(|| known.map(|known| known.since.clone()));
             ClusterProblem {
-                cluster: cluster.clone(),
-                reason: reason.clone(),
-                message: cut(message, MESSAGE_LIMIT),
+                cluster: problem.cluster.clone(),
+                reason: problem.reason.clone(),
+                message: cut(&problem.message, MESSAGE_LIMIT),
                 since: since.unwrap_or_else(|| now.to_string()),
             }
         })

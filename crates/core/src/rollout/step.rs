@@ -1,7 +1,10 @@
 //! One step of the machine.
 
-use starling_api::SyncGroupStatus;
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+
 use starling_api::conditions::{ConditionStatus, ConditionUpdate, READY};
+use starling_api::{ReleaseStatus, SyncGroupStatus};
 
 use super::actions::{ReleaseRequest, retry_counts_at};
 use super::begin::{self, Beginning};
@@ -15,7 +18,7 @@ use super::pass::Pass;
 use super::planned::{InStatus, Planned};
 use super::status::{self, Parts};
 use super::transition::{Began, Blocked, Decided, PlannerInput, Preview, StepError, Transition};
-use crate::plan::{Direction, Report};
+use crate::plan::{Blocker, Direction, Report};
 
 /// Returns the input of the planner, without a decision about another rollout.
 ///
@@ -42,8 +45,8 @@ pub fn preview(
 }
 
 /// Returns why a rollout whose release is no longer stored cannot be planned.
-fn lost(stuck: Option<&str>) -> Blocked {
-    let why = stuck.map(|why| format!("; {why}")).unwrap_or_default();
+fn lost(stuck: Option<&Blocked>) -> Blocked {
+    let why = stuck.map(|why| format!("; {}", why.message)).unwrap_or_default();
     Blocked {
         reason: "ReleaseNotFound",
         message: format!(
@@ -60,6 +63,20 @@ fn not_ready(blocked: &Blocked) -> ConditionUpdate {
         reason: blocked.reason.to_owned(),
         message: blocked.message.clone(),
     }
+}
+
+/// Returns the status without the queued releases that are no longer stored.
+fn without_absent<'a>(status: &'a SyncGroupStatus, absent: &BTreeSet<String>) -> Cow<'a, SyncGroupStatus> {
+    if !absent.iter().any(|release| is_in(&status.queue, release)) {
+        return Cow::Borrowed(status);
+    }
+    let mut status = status.clone();
+    status.queue.retain(|waiting| !absent.contains(&waiting.release));
+    Cow::Owned(status)
+}
+
+fn is_in(queue: &[ReleaseStatus], release: &str) -> bool {
+    queue.iter().any(|waiting| waiting.release == release)
 }
 
 /// Decides one step: from the recorded state and the observations to the effects.
@@ -89,13 +106,13 @@ struct Prelude {
     durable: Option<Durable>,
     /// The end of the previous rollout.
     ended: Option<Action>,
-    /// Why a due rollback cannot be made.
-    stuck: Option<String>,
+    /// Why a due transition cannot be made.
+    stuck: Option<Blocked>,
 }
 
 impl Pass<'_, '_> {
     /// Keeps the rollout in status, or replaces it.
-    fn proceed(&mut self, in_status: InStatus) -> Result<Transition, StepError> {
+    fn proceed(&mut self, mut in_status: InStatus) -> Result<Transition, StepError> {
         let actions = match &in_status {
             InStatus::None => None,
             InStatus::Lost(actions) => Some(&**actions),
@@ -116,9 +133,35 @@ impl Pass<'_, '_> {
             Ok(chosen) => chosen,
             Err(need) => return Err(self.needs(need, in_status)),
         };
-        let Chosen { next, stuck } = chosen;
+        let Chosen { next, stuck, absent } = chosen;
+        let status = without_absent(status, &absent);
+        if let InStatus::Planned(planned) = &mut in_status {
+            planned.status.queue.clone_from(&status.queue);
+        }
+        let mut transition = self.transition(next, in_status, &status, stuck)?;
+        // While a report is not due yet, the queue is as it was.
+        let (before, after) = (&self.known.status.queue, &transition.status.queue);
+        let dropped = absent
+            .into_iter()
+            .filter(|release| is_in(before, release) && !is_in(after, release));
+        transition.dropped = dropped.collect();
+        Ok(transition)
+    }
+
+    /// Makes the chosen transition. `status`: without the queued releases that are no longer stored.
+    fn transition(
+        &mut self,
+        next: Choice,
+        in_status: InStatus,
+        status: &SyncGroupStatus,
+        stuck: Option<Blocked>,
+    ) -> Result<Transition, StepError> {
+        let planned = match &in_status {
+            InStatus::Planned(planned) => Some(&**planned),
+            InStatus::None | InStatus::Lost(_) => None,
+        };
         match next {
-            Choice::Keep => self.keep(in_status, stuck),
+            Choice::Keep => self.keep(in_status, status, stuck),
             Choice::Enqueue => self.enqueue(in_status, stuck),
             // A success is reported before another rollout starts: clients wait for it, and the next rollout may be a
             // rollback to this release. A release that an operator rolls back is not one to return to.
@@ -126,7 +169,7 @@ impl Pass<'_, '_> {
                 if !(cause == Cause::Requested && direction != Direction::Forward)
                     && planned.is_some_and(Planned::is_unreported_success) =>
             {
-                let mut transition = self.keep(in_status, stuck)?;
+                let mut transition = self.keep(in_status, status, stuck)?;
                 transition.again = true;
                 Ok(transition)
             }
@@ -153,16 +196,17 @@ impl Pass<'_, '_> {
     }
 
     /// Keeps the rollout in status.
-    fn keep(&mut self, in_status: InStatus, stuck: Option<String>) -> Result<Transition, StepError> {
+    fn keep(
+        &mut self,
+        in_status: InStatus,
+        status: &SyncGroupStatus,
+        stuck: Option<Blocked>,
+    ) -> Result<Transition, StepError> {
         match in_status {
             InStatus::None => Ok(self.nothing(None)),
             InStatus::Lost(_) => {
-                let blocked = lost(stuck.as_deref());
-                let after = status::blocked_status(
-                    self.known.status,
-                    vec![not_ready(&blocked)],
-                    self.facts.of_pass(),
-                );
+                let blocked = lost(stuck.as_ref());
+                let after = status::blocked_status(status, vec![not_ready(&blocked)], self.facts.of_pass());
                 // No gate of a lost release is open.
                 let mut actions = vec![Action::EvaluateGates(Vec::new())];
                 actions
@@ -185,7 +229,7 @@ impl Pass<'_, '_> {
     }
 
     /// Keeps the rollout in status and queues the offered release.
-    fn enqueue(&mut self, in_status: InStatus, stuck: Option<String>) -> Result<Transition, StepError> {
+    fn enqueue(&mut self, in_status: InStatus, stuck: Option<Blocked>) -> Result<Transition, StepError> {
         let (InStatus::Planned(mut planned), Some(offered)) = (in_status, self.facts.offer.snapshot.clone())
         else {
             return Ok(self.nothing(None));
@@ -300,9 +344,11 @@ impl Pass<'_, '_> {
         } = prelude;
         let (known, facts, id) = (self.known.status, self.facts, planned.rolling.rollout.id);
         let mut report = planned.plan.report(&planned.input);
-        if let Some(why) = &stuck {
-            report.blocked_by.push(("NothingToGoBackTo", why.clone(), None));
-        }
+        report.blocked_by.extend(stuck.as_ref().map(|stuck| Blocker {
+            reason: stuck.reason,
+            message: stuck.message.clone(),
+            recheck_at: None,
+        }));
         let after = self.status_after(&planned, &report);
         let stages = || finish::records_stages(known, &after).then_some(Durable::StagesRecorded);
         let durable = durable.or_else(stages);

@@ -1,5 +1,7 @@
 //! The result of a step.
 
+use std::collections::BTreeSet;
+
 use jiff::Timestamp;
 use starling_api::SyncGroupStatus;
 
@@ -41,8 +43,10 @@ pub struct Transition {
     pub began: Option<Began>,
     /// The release that joins the queue.
     pub queued: Option<String>,
-    /// Why a due rollback cannot be made.
-    pub stuck: Option<String>,
+    /// The queued releases that left the queue because they are no longer stored.
+    pub dropped: BTreeSet<String>,
+    /// Why a due rollback, or another due transition, cannot be made.
+    pub stuck: Option<Blocked>,
     /// Why nothing can be planned.
     pub blocked: Option<Blocked>,
     /// Whether another pass must follow at once.
@@ -73,13 +77,31 @@ pub struct Began {
     pub cause: Cause,
 }
 
-/// A reason why nothing can be planned.
+/// A reason why nothing can be planned, or why a due transition cannot be made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Blocked {
     /// The reason, in CamelCase.
     pub reason: &'static str,
     /// The message.
     pub message: String,
+}
+
+impl Blocked {
+    /// A rollback is due, and there is no release to roll back to.
+    pub(super) fn nothing_to_go_back_to(message: impl Into<String>) -> Self {
+        Self {
+            reason: "NothingToGoBackTo",
+            message: message.into(),
+        }
+    }
+
+    /// A release is due that is neither offered nor stored.
+    pub(super) fn release_not_found(release: &str) -> Self {
+        Self {
+            reason: "ReleaseNotFound",
+            message: format!("release {release} is no longer stored"),
+        }
+    }
 }
 
 /// The rollout in status, for a preview.

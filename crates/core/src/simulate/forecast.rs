@@ -221,7 +221,7 @@ impl World {
             .unwrap_or_default();
         let texts: Vec<String> = blockers
             .into_iter()
-            .map(|(reason, message, _)| format!("{reason}: {message}"))
+            .map(|blocker| format!("{}: {}", blocker.reason, blocker.message))
             .collect();
         if texts.is_empty() {
             "no further progress without a person or a cluster".to_owned()

@@ -258,6 +258,7 @@ impl World {
             membership_held: self.membership_held,
             unselected: &self.status.unselected,
             offer: &offer,
+            identity: None,
             generation: None,
             requested_at: None,
             reported_at: None,

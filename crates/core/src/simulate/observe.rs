@@ -94,7 +94,7 @@ impl Observations for Observed<'_> {
                 observed: member.observed.clone(),
             };
             let cluster = ClusterView {
-                uid: member.uid.clone(),
+                id: member.uid.clone(),
                 reach: member.reach.clone(),
                 stage: place.stage,
                 windows: place.windows,

@@ -20,7 +20,7 @@ fn written(recorded: &[RecordedPlan]) -> (Vec<Entry>, Vec<RecordedPlan>, Chain) 
             continue;
         };
         let mut entry = Entry {
-            group_uid: "u".into(),
+            group_id: "u".into(),
             namespace: "ns".into(),
             name: "g".into(),
             rollout: 1,

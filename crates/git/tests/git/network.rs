@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use axum::http::StatusCode;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use starling_git::{Ancestry, Credential, GitError, GitLimits, GitStore, Refusal, RepoAccess, RepoUrl};
+use starling_net::rules::{AddressLists, Purpose};
 
 use super::fixture::{Entry, Fixture, file, tree};
 use super::server::{self, Corruption, GitServer};
@@ -711,6 +712,51 @@ async fn local_addresses_are_dialled_only_if_insecure_sources_are_allowed() {
             "{host}: {error:?}"
         );
     }
+}
+
+/// `--allow-insecure-sources` is for servers without TLS in private networks, and a metadata server is none.
+#[tokio::test]
+async fn tenant_metadata_servers_are_refused_if_insecure_sources_are_allowed() {
+    for host in ["169.254.169.254", "[fd00:ec2::23]", "[64:ff9b::169.254.169.254]"] {
+        let url = RepoUrl::parse(&format!("http://{host}:1/a"), true).unwrap();
+        let access = RepoAccess::new(url, Credential::None);
+        let error = store().git.list_refs(&access, LONG).await.unwrap_err();
+        let is_refused = matches!(
+            error,
+            GitError::Refused {
+                reason: Refusal::Address { .. },
+                ..
+            }
+        );
+        assert!(is_refused, "{host}: {error:?}");
+    }
+}
+
+#[tokio::test]
+async fn tenant_addresses_that_the_operator_denies_are_not_connected_to() {
+    let lists = AddressLists {
+        allowed: vec!["git=10.0.0.0/8".parse().unwrap()],
+        denied: Vec::new(),
+    };
+    let limits = GitLimits {
+        addresses: lists.rules(Purpose::Git),
+        ..GitLimits::default()
+    };
+    let home = tempfile::tempdir().unwrap();
+    let git = GitStore::new(home.path().to_owned(), limits);
+    let url = RepoUrl::parse("http://127.0.0.1:1/a", true).unwrap();
+    let error = git
+        .list_refs(&RepoAccess::new(url, Credential::None), LONG)
+        .await
+        .unwrap_err();
+    let is_denied = matches!(
+        error,
+        GitError::Refused {
+            reason: Refusal::DeniedAddress { .. },
+            ..
+        }
+    );
+    assert!(is_denied, "{error:?}");
 }
 
 /// Starts a TLS proxy with a certificate of its own authority for `names`.

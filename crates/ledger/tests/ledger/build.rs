@@ -22,7 +22,7 @@ pub(crate) fn at(second: i64) -> Timestamp {
 
 pub(crate) fn mk_rollout(group: &str, id: &str) -> Rollout {
     Rollout {
-        group_uid: group.into(),
+        group_id: group.into(),
         id: id.into(),
         namespace: "shop".into(),
         name: "web".into(),
@@ -36,7 +36,7 @@ pub(crate) fn mk_rollout(group: &str, id: &str) -> Rollout {
 pub(crate) fn mk_admission(rollout: &str, cluster: &str, target: &str) -> Admission {
     Admission {
         key: AdmissionKey {
-            group_uid: "group-1".into(),
+            group_id: "group-1".into(),
             rollout: rollout.into(),
             entry: "app".into(),
             cluster: cluster.into(),
@@ -52,7 +52,7 @@ pub(crate) fn mk_admission(rollout: &str, cluster: &str, target: &str) -> Admiss
 /// The name of the group is its UID.
 pub(crate) fn mk_entry(group: &str, rollout: i64) -> NewEntry {
     NewEntry {
-        group_uid: group.into(),
+        group_id: group.into(),
         namespace: "shop".into(),
         name: group.into(),
         rollout,
@@ -62,9 +62,9 @@ pub(crate) fn mk_entry(group: &str, rollout: i64) -> NewEntry {
     }
 }
 
-pub(crate) fn mk_attempt(sync_uid: &str, number: u32) -> Attempt {
+pub(crate) fn mk_attempt(sync_id: &str, number: u32) -> Attempt {
     Attempt {
-        sync_uid: sync_uid.into(),
+        sync_id: sync_id.into(),
         namespace: "shop".into(),
         name: "web-eu1".into(),
         cluster: "eu1".into(),

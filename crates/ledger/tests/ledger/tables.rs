@@ -134,7 +134,7 @@ async fn a_newer_target_supersedes_open_admissions_of_the_same_entry_and_cluster
     let mut other_entry = mk_admission("r1", "eu1", "t1");
     other_entry.key.entry = "db".into();
     let mut other_group = mk_admission("r1", "eu1", "t1");
-    other_group.key.group_uid = "group-2".into();
+    other_group.key.group_id = "group-2".into();
     ledger
         .record_admissions(&[
             old.clone(),

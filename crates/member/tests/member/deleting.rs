@@ -6,7 +6,7 @@ use http::Method;
 use kube::api::{Api, DeleteParams, PostParams};
 use serde_json::json;
 use starling_core::object::ObjectId;
-use starling_member::{DeleteJob, DeleteOutcome, MemberError};
+use starling_member::{DeleteJob, DeleteOutcome, MemberError, NoBudgets};
 
 use starling_testkit::{Fault, FaultProxy, Match, Stage};
 
@@ -16,6 +16,9 @@ async fn delete(world: &World, siblings: &BTreeSet<ObjectId>) -> DeleteOutcome {
     let job = DeleteJob {
         owner: &world.owner,
         siblings,
+        budgets: &NoBudgets,
+        confirm: &Default::default(),
+        approved: "",
         deadline: soon(),
     };
     world.member.delete(job).await

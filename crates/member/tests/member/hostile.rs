@@ -10,7 +10,8 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair,
 use serde_json::{Value, json};
 use starling_api::OWNER_LABEL;
 use starling_controlplane::{Authority, Identity};
-use starling_member::{ApplyOutcome, Member, MemberConfig, MemberError, MemberLimits};
+use starling_member::{ApplyOutcome, Member, MemberConfig, MemberError, MemberLimits, Network};
+use starling_net::rules::{AddressLists, Purpose};
 use starling_testkit::{Greeting, HostileServer, ReceivedRequest, Reply};
 use tokio::time::Instant;
 
@@ -547,18 +548,35 @@ async fn a_forbidden_address_is_refused_before_any_request() {
         "https://0xA9FEA9FE/",
         "https://[::ffff:169.254.169.254]:443",
         "https://224.0.0.1",
+        "https://[fd00:ec2::23]",
+        "https://[64:ff9b::169.254.169.254]",
     ] {
-        let kubeconfig = json!({
-            "contexts": [{"name": "m", "context": {"cluster": "m", "user": "m"}}],
-            "clusters": [{"name": "m", "cluster": {"server": server}}],
-            "users": [{"name": "m", "user": {"token": "t"}}],
-        });
-        let config = MemberConfig::from_kubeconfig(&kubeconfig.to_string()).unwrap();
-        let error = Member::connect(config, limits()).unwrap_err();
+        let error = Member::connect(config_of(server), limits()).unwrap_err();
         assert!(matches!(error, MemberError::Client { .. }), "{server}: {error:?}");
         assert!(
             format!("{error:?}").contains("ForbiddenAddress"),
             "{server}: {error:?}"
         );
     }
+}
+
+fn config_of(server: &str) -> MemberConfig {
+    let kubeconfig = json!({
+        "contexts": [{"name": "m", "context": {"cluster": "m", "user": "m"}}],
+        "clusters": [{"name": "m", "cluster": {"server": server}}],
+        "users": [{"name": "m", "user": {"token": "t"}}],
+    });
+    MemberConfig::from_kubeconfig(&kubeconfig.to_string()).unwrap()
+}
+
+#[tokio::test]
+async fn tenant_addresses_that_the_operator_denies_are_not_connected_to() {
+    let lists = AddressLists {
+        allowed: Vec::new(),
+        denied: vec!["members=10.0.0.0/8".parse().unwrap()],
+    };
+    let network = Network::system().with_addresses(lists.rules(Purpose::Members));
+    let error = Member::connect_over(config_of("https://10.1.2.3:6443"), limits(), &network).unwrap_err();
+    assert!(format!("{error:?}").contains("DeniedAddress"), "{error:?}");
+    assert!(Member::connect_over(config_of("https://11.1.2.3:6443"), limits(), &network).is_ok());
 }

@@ -8,6 +8,7 @@ use k8s_openapi::api::batch::v1::Job;
 use kube::api::Api;
 use serde_json::{Value, json};
 use starling_api::{DISABLED, FIELD_MANAGER, IgnoreRule, OWNER_LABEL, PRUNE, RECONCILE};
+use starling_core::apply::budget::Approval;
 use starling_core::ignore::IgnoreRules;
 use starling_core::object::{RenderedObject, RenderedSet};
 use starling_member::{MemberError, NoSiblings, PreviewJob};
@@ -137,7 +138,8 @@ async fn previewed_changes(world: &World, objects: &[RenderedObject]) -> usize {
             recreate: false,
             siblings: &NoSiblings,
             handed_over_by: &BTreeSet::new(),
-            approved: "",
+            grace: starling_core::apply::Grace::none(),
+            approval: Approval::default(),
             deadline: soon(),
         })
         .await;

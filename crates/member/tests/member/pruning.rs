@@ -14,7 +14,7 @@ use starling_api::OWNER_LABEL;
 use starling_core::apply::PruneBlocker;
 use starling_core::inventory::{Entry, Origin};
 use starling_core::object::RenderedObject;
-use starling_member::{DeleteJob, MemberError};
+use starling_member::{DeleteJob, MemberError, NoBudgets};
 use starling_testkit::{Fault, FaultProxy, Match, wait};
 
 use crate::ordering::{definition, instance};
@@ -200,6 +200,9 @@ async fn a_namespace_that_was_there_before_is_let_go_of_and_not_deleted() {
             let job = DeleteJob {
                 owner: &world.owner,
                 siblings: &BTreeSet::new(),
+                budgets: &NoBudgets,
+                confirm: &Default::default(),
+                approved: "",
                 deadline: soon(),
             };
             let outcome = world.member.delete(job).await;
@@ -419,6 +422,9 @@ async fn what_an_object_needs_to_go_is_deleted_after_it_with_the_sync() {
         let job = DeleteJob {
             owner: &world.owner,
             siblings: &BTreeSet::new(),
+            budgets: &NoBudgets,
+            confirm: &Default::default(),
+            approved: "",
             deadline: soon(),
         };
         world.member.delete(job).await
@@ -450,6 +456,9 @@ async fn what_fails_to_go_stops_what_comes_after_it() {
     let job = DeleteJob {
         owner: &world.owner,
         siblings: &BTreeSet::new(),
+        budgets: &NoBudgets,
+        confirm: &Default::default(),
+        approved: "",
         deadline: soon(),
     };
     let outcome = world.member.delete(job).await;

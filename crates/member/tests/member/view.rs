@@ -6,9 +6,10 @@ use bytes::Bytes;
 use serde_json::json;
 use starling_api::OWNER_LABEL;
 use starling_core::apply::Record;
+use starling_core::apply::budget::Approval;
 use starling_core::digest;
 use starling_core::object::{Directives, ObjectId, RenderedObject, RenderedSet};
-use starling_member::{ApplyJob, ApplyOutcome, DriftReport, Member, NoSiblings};
+use starling_member::{ApplyJob, ApplyOutcome, DriftReport, Member, NoBudgets, NoSiblings};
 
 use crate::world::{key, soon};
 
@@ -50,7 +51,11 @@ impl View {
                 conflicts_override: false,
                 recreate: false,
                 siblings: &NoSiblings,
-                approved: "",
+                earlier: Default::default(),
+                budgets: &NoBudgets,
+                confirm: &Default::default(),
+                grace: starling_core::apply::Grace::none(),
+                approval: Approval::default(),
                 deadline: soon(),
             })
             .await;

@@ -11,12 +11,13 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use starling_api::OWNER_LABEL;
 use starling_controlplane::{Assets, ControlPlane, ControlPlanes, Options};
-use starling_core::apply::Record;
+use starling_core::apply::budget::Approval;
+use starling_core::apply::{Grace, Record};
 use starling_core::ignore::IgnoreRules;
 use starling_core::inventory::Inventory;
 use starling_core::object::{Directives, ObjectId, Phase, RenderedObject, RenderedSet};
 use starling_member::{
-    ApplyJob, ApplyOutcome, Change, DriftReport, Member, MemberConfig, MemberLimits, NoSiblings,
+    ApplyJob, ApplyOutcome, Change, DriftReport, Member, MemberConfig, MemberLimits, NoBudgets, NoSiblings,
 };
 use starling_testkit::FaultProxy;
 use tokio::sync::Mutex;
@@ -61,6 +62,7 @@ pub(crate) struct World {
     pub(crate) allow_empty: bool,
     pub(crate) conflicts_override: bool,
     pub(crate) recreate: bool,
+    pub(crate) grace: Grace<'static>,
     pub(crate) approved: String,
 }
 
@@ -92,6 +94,7 @@ impl World {
             allow_empty: false,
             conflicts_override: false,
             recreate: false,
+            grace: Grace::none(),
             approved: String::new(),
         };
         world.create_namespace(&world.namespace).await;
@@ -188,7 +191,14 @@ impl World {
             conflicts_override: self.conflicts_override,
             recreate: self.recreate,
             siblings: &NoSiblings,
-            approved: &self.approved,
+            earlier: Default::default(),
+            budgets: &NoBudgets,
+            confirm: &Default::default(),
+            grace: self.grace,
+            approval: Approval {
+                target: "t",
+                approved: &self.approved,
+            },
             deadline: Instant::now() + self.timeout,
         };
         let outcome = self.member.apply(job).await;
@@ -197,7 +207,7 @@ impl World {
             self.drifted.remove(&applied.key);
         }
         let left = outcome.deleted.iter().chain(&outcome.released);
-        for key in left.chain(&outcome.let_go) {
+        for key in left.chain(&outcome.let_go).chain(&outcome.undeleted) {
             self.records.remove(key);
         }
         outcome

@@ -8,7 +8,7 @@ use futures::future::BoxFuture;
 use serde_json::json;
 use starling_core::object::RenderedObject;
 use starling_core::restore::{KnownWrites, Timeline, WriteNumber};
-use starling_member::{DeleteJob, MemberError, NumberError, WriteNumbers};
+use starling_member::{DeleteJob, MemberError, NoBudgets, NumberError, WriteNumbers};
 use starling_testkit::{Fault, FaultProxy, Match};
 
 use crate::world::{World, connect_to, soon};
@@ -168,6 +168,9 @@ async fn a_member_that_remembers_more_is_not_written() {
         .delete(DeleteJob {
             owner: &world.owner,
             siblings: &BTreeSet::new(),
+            budgets: &NoBudgets,
+            confirm: &Default::default(),
+            approved: "",
             deadline: soon(),
         })
         .await;
@@ -198,6 +201,9 @@ async fn a_sync_that_was_removed_is_not_applied_again() {
         .delete(DeleteJob {
             owner: &world.owner,
             siblings: &BTreeSet::new(),
+            budgets: &NoBudgets,
+            confirm: &Default::default(),
+            approved: "",
             deadline: soon(),
         })
         .await;
@@ -220,6 +226,53 @@ async fn a_sync_that_was_removed_is_not_applied_again() {
 
     *hub.known.lock().unwrap() = after;
     world.apply_ok(&objects).await;
+}
+
+/// Guards against the number of a change that was not made: a stale read showed a drift that does not exist, and the
+/// member got the number of another process although nothing had changed.
+#[tokio::test]
+async fn a_repair_that_changes_nothing_costs_no_number_and_no_write() {
+    let (mut world, proxy, hub) = world("norepair", Hub::default()).await;
+    let objects = maps(&world, "1");
+    world.apply_ok(&objects).await;
+    let (seen, before) = (proxy.requests().len(), hub.known.lock().unwrap().clone());
+    world.drifted.insert(world.map_key("x"));
+    assert_eq!(world.apply_ok(&objects).await, ["unchanged x"]);
+    let none: [String; 0] = [];
+    assert_eq!(writes(&proxy, seen), none);
+    assert_eq!(*hub.known.lock().unwrap(), before);
+    // Nor does an interrupted attempt that left an object unconfirmed, if the object was written nevertheless.
+    world.records.get_mut(&world.map_key("x")).unwrap().digest.clear();
+    assert_eq!(world.apply_ok(&objects).await, ["unchanged x"]);
+    assert_eq!(writes(&proxy, seen), none);
+    // A drift that exists is repaired, with a number before it.
+    world.edit("x", &json!({"data": {"value": "theirs"}})).await;
+    world.drifted.insert(world.map_key("x"));
+    assert_eq!(world.apply_ok(&objects).await, ["configured x"]);
+    assert_eq!(writes(&proxy, seen), [inventory(&world), "x".to_owned()]);
+    assert_eq!(number(&world).await, taken(2));
+    assert_eq!(world.value("x", "value").await.as_deref(), Some("1"));
+}
+
+/// An account may be allowed to patch and not to read, and a webhook may refuse dry runs: the repair itself shows what
+/// it does.
+#[tokio::test]
+async fn a_repair_that_cannot_be_compared_is_sent() {
+    let (mut world, proxy, _) = world("blindrepair", Hub::default()).await;
+    let objects = maps(&world, "1");
+    world.apply_ok(&objects).await;
+    for refused in [
+        Match::method(http::Method::GET).path_ends_with("/configmaps/x"),
+        Match::writes()
+            .path_ends_with("/configmaps/x")
+            .query_contains("dryRun=All"),
+    ] {
+        world.edit("x", &json!({"data": {"value": "theirs"}})).await;
+        world.drifted.insert(world.map_key("x"));
+        proxy.on(refused, Fault::status(http::StatusCode::FORBIDDEN));
+        world.apply_ok(&objects).await;
+        assert_eq!(world.value("x", "value").await.as_deref(), Some("1"));
+    }
 }
 
 #[tokio::test]

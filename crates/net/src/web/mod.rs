@@ -18,6 +18,7 @@ use url::Url;
 
 use crate::dial::{ConnectTimeout, DialError, Dialler, Egress, Reach};
 use crate::exchange::{self, BodyError};
+use crate::rules::AddressRules;
 use crate::tls::{self, TlsError, Trust};
 
 /// From name resolution to the last byte of the response.
@@ -64,6 +65,9 @@ pub enum WebError {
     /// The name resolves to an address that is never connected to.
     #[error("the url resolves to {0}, which is link-local, a metadata server or not a host address")]
     ForbiddenAddress(IpAddr),
+    /// The name resolves to an address that the lists of the operator exclude.
+    #[error("the url resolves to {0}, which the operator of Starling does not allow")]
+    DeniedAddress(IpAddr),
     /// No server accepted the connection.
     #[error("no connection to {host}")]
     Connect {
@@ -98,7 +102,11 @@ impl WebError {
     #[must_use]
     pub fn is_final(&self) -> bool {
         match self {
-            Self::Url(_) | Self::Header(_) | Self::ForbiddenAddress(_) | Self::TooLong => true,
+            Self::Url(_)
+            | Self::Header(_)
+            | Self::ForbiddenAddress(_)
+            | Self::DeniedAddress(_)
+            | Self::TooLong => true,
             Self::Connect { .. } | Self::Authorities | Self::Exchange { .. } | Self::Deadline(_) => false,
         }
     }
@@ -107,10 +115,20 @@ impl WebError {
 /// The client.
 #[derive(Debug, Default)]
 pub struct Web {
+    rules: AddressRules,
     roots: OnceCell<rustls::RootCertStore>,
 }
 
 impl Web {
+    /// A client that connects to these addresses only.
+    #[must_use]
+    pub fn with_rules(rules: AddressRules) -> Self {
+        Self {
+            rules,
+            ..Self::default()
+        }
+    }
+
     /// Sends a request and reads its response, whatever its status.
     ///
     /// # Errors
@@ -131,11 +149,17 @@ impl Web {
         request: Request<Full<Bytes>>,
     ) -> Result<Reply, WebError> {
         // The deadline of the whole request also covers connecting.
-        let dialler = Dialler::new(Egress::Direct, Reach::Servers, ConnectTimeout::Each(DEADLINE));
+        let dialler = Dialler::new(
+            Egress::Direct,
+            Reach::Servers,
+            self.rules.clone(),
+            ConnectTimeout::Each(DEADLINE),
+        );
         let stream = dialler.dial(&server.host, server.port).await;
         let stream = stream.map_err(|error| match error {
             DialError::Resolve(source) | DialError::Connect(source) => server.failed(source),
             DialError::ForbiddenAddress(address) => WebError::ForbiddenAddress(address),
+            DialError::DeniedAddress(address) => WebError::DeniedAddress(address),
         })?;
         if !server.encrypted {
             return send_over(stream, server, request).await;

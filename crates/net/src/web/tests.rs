@@ -7,6 +7,7 @@ use hyper_util::rt::TokioIo;
 use tokio::net::TcpListener;
 
 use super::*;
+use crate::rules::{AddressLists, Purpose};
 
 fn to(url: &str) -> Post {
     Post {
@@ -145,4 +146,17 @@ async fn a_server_needs_a_certificate_with_its_name_from_a_trusted_authority() {
     assert!(matches!(error, WebError::Connect { .. }), "{error}");
     let error = web.post(&trusting(b"hunter2", &url)).await.unwrap_err();
     assert!(matches!(error, WebError::Authorities));
+}
+
+#[tokio::test]
+async fn tenant_addresses_that_the_operator_denies_are_not_connected_to() {
+    let url = format!("http://{}/gate", listen(app()).await);
+    let lists = AddressLists {
+        allowed: Vec::new(),
+        denied: vec!["gates=127.0.0.0/8".parse().unwrap()],
+    };
+    let denied = Web::with_rules(lists.rules(Purpose::Gates)).post(&to(&url)).await;
+    assert!(matches!(denied, Err(WebError::DeniedAddress(_))), "{denied:?}");
+    let other = Web::with_rules(lists.rules(Purpose::Git)).post(&to(&url)).await;
+    assert!(other.is_ok(), "{other:?}");
 }

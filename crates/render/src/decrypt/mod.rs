@@ -46,7 +46,7 @@ pub(super) async fn open(
         objects
             .into_iter()
             .enumerate()
-            .map(find_parts)
+            .map(|(index, object)| find_parts(index, object))
             .collect::<Result<Vec<_>, _>>()
     })
     .await?;
@@ -66,7 +66,7 @@ struct Located {
     sealed: Vec<EncryptedPart>,
 }
 
-fn find_parts((index, object): (usize, Value)) -> Result<Located, RenderError> {
+fn find_parts(index: usize, object: Value) -> Result<Located, RenderError> {
     let name = name(index, &object);
     let encrypted = |(field, problem)| RenderError::Encrypted {
         object: name.clone(),

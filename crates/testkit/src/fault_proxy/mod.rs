@@ -243,6 +243,12 @@ impl FaultProxy {
         counts
     }
 
+    /// Counts the received patches, without dry runs, with a path that ends with `path_end`.
+    pub fn patches(&self, path_end: &str) -> usize {
+        let chosen = |request: &&RequestInfo| request.is_patch() && request.path.ends_with(path_end);
+        self.requests().iter().filter(chosen).count()
+    }
+
     /// Counts the received requests with this method and a path that ends with `path_end`.
     pub fn count(&self, method: &Method, path_end: &str) -> usize {
         let chosen = |request: &&RequestInfo| request.method == *method && request.path.ends_with(path_end);

@@ -29,6 +29,11 @@ pub struct RequestInfo {
 }
 
 impl RequestInfo {
+    /// Whether the request is an apply or another patch that is stored: a dry run changes nothing.
+    pub fn is_patch(&self) -> bool {
+        self.method == Method::PATCH && !self.query.contains("dryRun=All")
+    }
+
     pub(super) fn new(method: Method, path: &str, query: &str, body: Bytes) -> Self {
         Self {
             method,

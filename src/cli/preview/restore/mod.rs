@@ -5,7 +5,7 @@
 //! release covers the lost writes that the plan has met, and no others: a member that is met later holds the
 //! installation again.
 
-mod look;
+mod compare;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -23,7 +23,7 @@ use starling_core::digest;
 use starling_core::preview::{Failing, Overview};
 use starling_core::restore::{KnownWrites, WriteNumber};
 
-use self::look::Looked;
+use self::compare::Comparison;
 use super::workspace::Workspace;
 use super::{CHANGES, CONCURRENCY, ToolOptions, dry_run, print};
 use crate::cli::caller::{Caller, CallerArguments};
@@ -196,16 +196,16 @@ async fn plan(
     let of_syncs: BTreeSet<&ObjectKey> = restored.clusters.keys().chain(restored.syncs.keys()).collect();
     let clusters = of_syncs.into_iter().map(|key| {
         async move {
-            let mut looked = Looked::new(workspace, restored, known, tools);
-            looked.look(key).await;
-            (key.to_string(), looked.preview, looked.lost)
+            let mut comparison = Comparison::new(workspace, restored, known, tools);
+            comparison.compare(key).await;
+            (key.to_string(), comparison.preview, comparison.lost)
         }
         .boxed()
     });
     let clusters: Vec<BoxFuture<'_, _>> = clusters.collect();
-    let mut looked = futures::stream::iter(clusters).buffer_unordered(CONCURRENCY);
+    let mut comparisons = futures::stream::iter(clusters).buffer_unordered(CONCURRENCY);
     let (mut previews, mut lost) = (BTreeMap::new(), Vec::new());
-    while let Some((cluster, preview, writes)) = looked.next().await {
+    while let Some((cluster, preview, writes)) = comparisons.next().await {
         previews.insert(cluster, preview);
         lost.extend(writes);
     }

@@ -333,7 +333,7 @@ const UNORDERED: [[&str; 2]; 4] = [["a9", "a1"], ["a1", "a9"], ["9", "a1"], ["a1
 
 /// Guards against a cache that no longer changes: of two versions without an order, the second was never newer.
 #[test]
-fn the_watch_is_followed_whatever_the_versions_look_like() {
+fn the_watch_is_followed_whatever_the_form_of_versions() {
     for [first, second] in UNORDERED.into_iter().chain([BEYOND_64_BITS]) {
         let guarded = |version: &str| DeserializeGuard(Ok(versioned("a", version)));
         let cache = Cache::default();

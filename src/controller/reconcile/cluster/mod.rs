@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use starling_core::breaker::PROBE_PERIOD;
 
-pub use reach::reach;
+pub use self::reach::{jitter_id, reach};
 
 use starling_api::Cluster;
 

@@ -59,7 +59,10 @@ fn probed(
     let key = ObjectKey::of(cluster);
     let error = match response {
         Ok(probe) => {
-            context.availability.answered_probe(&key);
+            // Status may not change: a management cluster that was away, too, has not recorded the loss.
+            if context.availability.answered_probe(&key) {
+                context.handlers.enqueue_syncs_of(&key);
+            }
             return identified(context, cluster, probe);
         }
         Err(error) => error,
@@ -70,7 +73,9 @@ fn probed(
         let probe_after = context.availability.begin_probe(&key).err();
         return ProbeResult::Unreachable { message, probe_after };
     }
-    context.availability.answered_probe(&key);
+    if context.availability.answered_probe(&key) {
+        context.handlers.enqueue_syncs_of(&key);
+    }
     match error {
         MemberError::Unauthorized { .. } => ProbeResult::Refused,
         MemberError::Throttled { retry_after, .. } if reach(cluster) == Reach::Ready => ProbeResult::Busy {

@@ -1,5 +1,6 @@
 //! Maps the status of a Cluster to its reachability.
 
+use kube::ResourceExt as _;
 use starling_api::Cluster;
 use starling_api::conditions::{self, READY};
 use starling_core::plan::Reach;
@@ -25,6 +26,14 @@ pub fn reach(cluster: &Cluster) -> Reach {
             since: condition.last_transition_time.0,
         },
     }
+}
+
+/// Returns the text that the jitter of a cluster is derived from: its cluster ID, or its name before the first probe.
+#[must_use]
+pub fn jitter_id(cluster: &Cluster) -> String {
+    let id = cluster.status.as_ref().map(|status| status.cluster_id.clone());
+    id.filter(|id| !id.is_empty())
+        .unwrap_or_else(|| cluster.name_any())
 }
 
 #[cfg(test)]

@@ -47,9 +47,9 @@ pub(super) fn validate(source: &Source) -> Result<ValidSource<'_>, SourceBlocked
     if spec.suspend {
         return Err(SourceBlocked::Suspended);
     }
-    let promised = unimplemented::of_source(spec);
-    if !promised.is_empty() {
-        return Err(SourceBlocked::NotImplemented(promised));
+    let unimplemented = unimplemented::of_source(spec);
+    if !unimplemented.is_empty() {
+        return Err(SourceBlocked::NotImplemented(unimplemented));
     }
     let policy = RefPolicy::from_fields(RefFields {
         branch: spec.reference.branch.as_deref(),

@@ -2,6 +2,7 @@
 
 use kube::ResourceExt;
 use starling_api::ROLLOUT;
+use starling_core::identity;
 use starling_core::step::Wanted;
 
 use super::validate::ValidSync;
@@ -15,10 +16,15 @@ pub(super) async fn settle(context: SyncContext<'_>, sync: &ValidSync<'_>, wante
     let (Some(group), Some(rollout)) = (&sync.spec.group_ref, object.annotations().get(ROLLOUT)) else {
         return;
     };
-    let owners = object.owner_references();
-    let group_owner = owners.iter().find(|owner| owner.kind == "SyncGroup");
+    // Without its group nothing refers to the admission.
+    let Some(of) = observed
+        .group_key()
+        .and_then(|key| context.objects.groups.get(&key))
+    else {
+        return;
+    };
     let key = AdmissionKey {
-        group_uid: group_owner.map(|owner| owner.uid.clone()).unwrap_or_default(),
+        group_id: identity::id_of(context.installation, &of),
         rollout: rollout.clone(),
         entry: group.entry.clone(),
         cluster: observed.cluster_name().to_owned(),

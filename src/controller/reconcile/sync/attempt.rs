@@ -9,12 +9,16 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use starling_api::ConflictPolicy;
-use starling_core::apply::{OwnAttempt, Record, Recorded, all_unconfirmed, unconfirmed_records};
+use starling_core::apply::budget::Approval;
+use starling_core::apply::{
+    OwnAttempt, PendingObjects, Record, Recorded, all_unconfirmed, unconfirmed_records,
+};
 use starling_core::object::ObjectId;
 use starling_core::step::Wanted;
 
 use super::super::ReconcileError;
 use super::access::ResponseRecorder;
+use super::budgets::BudgetsOf;
 use super::evaluate::{
     RecordChanges, end, enter, evaluate, failed, failures_before, interrupted, record_changes, schedule_check,
 };
@@ -23,7 +27,7 @@ use super::ownership::ownership;
 use super::render::{Render, render};
 use super::siblings::SiblingsOf;
 use super::validate::ValidSync;
-use super::{admission, deletion_hold, drift, health, report};
+use super::{admission, budgets, deletion_hold, drift, health, prune_grace, report, used_approvals};
 use crate::controller::context::SyncContext;
 use starling_ledger::{Attempt, AttemptId};
 use starling_member::{ApplyJob, ApplyOutcome, DriftReport, Member};
@@ -87,7 +91,8 @@ pub(super) async fn check(
         let message = format!("cannot check {} for drift: {}", kind.kind, crate::chain(error));
         Cause::new("DriftCheckFailed", message)
     });
-    if !repair.is_empty() || !report.foreign.is_empty() || observed.requested() {
+    let is_due = prune_grace::is_due(context, observed);
+    if !repair.is_empty() || !report.foreign.is_empty() || observed.requested() || is_due {
         let mut done = attempt(context, sync, wanted, Some(repair)).await?;
         // A comparison reads each object, and does not show that later checks cannot.
         if let (true, Outcome::Applied(_), Some(cause)) = (observed.requested(), &done.outcome, unread) {
@@ -187,7 +192,10 @@ async fn attempt(
     let drifted = &drifted | &ownership.handed_over;
     let unconfirmed = unconfirmed_records(&rendered.set, &records, &drifted);
     let begun = begin(context, sync, wanted, &unconfirmed, has_stale).await?;
+    // A grant is of one target. It would allow the same deletions after another target brought the objects back.
+    budgets::end_grant(context, observed, |grant| grant.target != wanted.target).await?;
     let recorder = ResponseRecorder::begin(&member);
+    let clock_jumps = context.clock.jumps();
     let job = ApplyJob {
         owner: observed.owner.as_str(),
         desired: &rendered.set,
@@ -200,24 +208,41 @@ async fn attempt(
         conflicts_override: template.conflicts == ConflictPolicy::Override,
         recreate: template.force,
         siblings: &SiblingsOf { context, observed },
-        approved: &deletion_hold::approved(context, observed),
+        earlier: budgets::earlier(context, observed, &wanted.target),
+        confirm: context.budgets.confirmed_kinds(),
+        budgets: &BudgetsOf {
+            context,
+            observed,
+            target: &wanted.target,
+        },
+        grace: prune_grace::of(context, observed, &clock_jumps),
+        approval: Approval {
+            target: used_approvals::target(observed, wanted),
+            approved: &observed.approvals.digests(),
+        },
         deadline: observed.deadline(),
     };
     let responses = member.apply(job).await;
     recorder.end(context, &observed.cluster_key(), responses.interrupted.as_ref());
     drift::attempted(context, observed, &responses);
     report::let_go(context, observed, &responses.let_go).await;
+    report::undeleted(context, observed, &responses.undeleted).await;
     let outcome = match &responses.interrupted {
         Some(error) => interrupted(context, &member, sync, wanted, error).await,
         None => evaluate(context, sync, wanted, &responses, rendered.plain),
     };
     if matches!(outcome, Outcome::Applied(_)) {
+        budgets::end_grant(context, observed, |_| true).await?;
         health::applied(context, sync, wanted, &rendered.set, &records, &responses);
     }
     finish(context, sync, wanted, begun, &outcome, &responses).await;
     Ok(Done {
         outcome,
         attempted_at: Some(begun.at),
+        pending: responses
+            .interrupted
+            .is_none()
+            .then(|| PendingObjects::of(&responses.inventory).status()),
     })
 }
 
@@ -256,7 +281,7 @@ async fn begin(
     let at = context.clock.now();
     let (cluster_id, owner) = (observed.cluster_id.as_str(), observed.owner.as_str());
     let intent = Attempt {
-        sync_uid: observed.uid().as_str().to_owned(),
+        sync_id: observed.key.to_string(),
         namespace: observed.key.namespace.clone(),
         name: observed.key.name.clone(),
         cluster: observed.cluster_name().to_owned(),

@@ -97,6 +97,7 @@ pub(super) fn attempted(context: SyncContext<'_>, observed: &Observed, applied: 
         .iter()
         .chain(&applied.released)
         .chain(&applied.let_go)
+        .chain(&applied.undeleted)
     {
         state.repaired.remove(key);
     }

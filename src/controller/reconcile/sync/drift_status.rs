@@ -51,7 +51,7 @@ pub(super) fn remark(left_alone: &LeftAlone) -> String {
     let count = usize::try_from(left_alone.count).unwrap_or(usize::MAX);
     format!(
         "reconcile disabled ({count}): {}",
-        listed(&left_alone.objects, count)
+        listed(&left_alone.objects, NAMED, count)
     )
 }
 
@@ -75,7 +75,7 @@ fn describe_fight(key: &ObjectId, repaired: &Repaired, interval: Duration) -> St
 
 fn describe(lost: &LostFields) -> String {
     let parts = lost.iter().map(|(holder, fields)| {
-        let fields = listed(fields, fields.len());
+        let fields = listed(fields, NAMED, fields.len());
         match holder {
             Holder::Nobody => format!("{fields} removed"),
             Holder::Manager(name) => format!("{fields} owned by {name:?}"),
@@ -84,9 +84,9 @@ fn describe(lost: &LostFields) -> String {
     parts.collect::<Vec<_>>().join(", ")
 }
 
-/// Returns the first of `count` names.
-fn listed(names: &[String], count: usize) -> String {
-    let named = names.iter().take(NAMED).map(String::as_str).collect::<Vec<_>>();
+/// Returns the first of `count` names, at most `limit`.
+pub(super) fn listed(names: &[String], limit: usize, count: usize) -> String {
+    let named = names.iter().take(limit).map(String::as_str).collect::<Vec<_>>();
     match count.saturating_sub(named.len()) {
         0 => named.join(", "),
         more => format!("{} and {more} more", named.join(", ")),

@@ -62,6 +62,10 @@ pub(super) fn evaluate(
         Some(PruneBlocker::Budget(deletions)) => {
             return over_budget(context, sync, deletion_hold::of(deletions));
         }
+        Some(PruneBlocker::NotCounted(why)) => {
+            let message = format!("prune skipped: cannot count the deletions: {why}");
+            return failed(context, sync, wanted, Cause::new("DeletionsNotCounted", message));
+        }
         Some(PruneBlocker::HandOverUnknown(why)) => {
             let message = format!("prune skipped: another Sync may own these objects: {why}");
             return failed(context, sync, wanted, Cause::new("HandOverUnknown", message));
@@ -89,13 +93,23 @@ fn objects_failed(responses: &ApplyOutcome) -> Option<Cause> {
     })
 }
 
-/// Returns the outcome if all objects are applied and deletions wait for an approval. The interval is that of drift
-/// checks, without a backoff, since an approval enqueues the Sync.
+/// Returns the outcome if all objects are applied and deletions wait for an approval or for their budget. The interval
+/// is that of drift checks, without a backoff, since an approval enqueues the Sync.
 fn over_budget(context: SyncContext<'_>, sync: &ValidSync<'_>, hold: DeletionHold) -> Outcome {
     schedule_check(context, sync);
-    let next_check = context.caches.deadlines.get(&sync.observed.key);
+    let deadlines = &context.caches.deadlines;
+    let key = &sync.observed.key;
+    if let Some(until) = hold.until.parse().ok()
+        && deadlines.get(key).is_none_or(|check| until < check)
+    {
+        deadlines.set(key, until);
+    }
+    let next_check = deadlines.get(key);
     Outcome::Failed(Failure {
-        cause: Cause::new(deletion_hold::REASON, deletion_hold::message(&hold)),
+        cause: Cause::new(
+            deletion_hold::REASON,
+            deletion_hold::message(&deletion_hold::Subject::of(sync.observed), &hold),
+        ),
         attempts: 1,
         retry_at: next_check.unwrap_or_else(|| context.clock.now()),
         deletion_hold: Some(hold),
@@ -207,6 +221,7 @@ pub(super) fn record_changes(responses: &ApplyOutcome) -> RecordChanges {
             .collect(),
         deletes: left
             .chain(&responses.let_go)
+            .chain(&responses.undeleted)
             .chain(&responses.handed_over)
             .cloned()
             .collect(),

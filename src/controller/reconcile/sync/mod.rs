@@ -6,7 +6,9 @@
 
 mod access;
 mod admission;
+mod approvals;
 mod attempt;
+mod budgets;
 mod deletion_hold;
 mod dependencies;
 mod drift;
@@ -18,14 +20,19 @@ mod health_status;
 mod observe;
 mod outcome;
 mod ownership;
+mod prune_grace;
 mod reason;
 mod render;
 mod report;
 mod resolve;
 mod siblings;
 mod status;
+mod used_approvals;
 mod validate;
 
+use std::time::Duration;
+
+use jiff::Timestamp;
 use starling_core::restore::RestoreFinding;
 use starling_core::step::{Step, StepInput, next_step};
 
@@ -49,6 +56,9 @@ pub async fn reconcile(context: SyncContext<'_>, key: &ObjectKey) -> Result<Next
     };
     if let Some(finding) = context.writes.held() {
         return held(context, &observed, &finding).await;
+    }
+    if used_approvals::settle(context, &observed).await? {
+        return Ok(Next::After(Duration::ZERO));
     }
     if observed.object.metadata.deletion_timestamp.is_some() {
         return finalize::finalize(context, &observed).await;
@@ -106,10 +116,11 @@ async fn advance(context: SyncContext<'_>, sync: &ValidSync<'_>) -> Result<Next,
         step: &step,
         outcome,
         attempted_at,
+        pending: done.as_ref().and_then(|done| done.pending.as_ref()),
         health: health.as_ref(),
     };
     report::report(context, sync, pass).await?;
-    Ok(next(context, sync, &step, outcome))
+    Ok(next(context, sync, &step, done.as_ref()))
 }
 
 fn decide(context: SyncContext<'_>, sync: &ValidSync<'_>) -> Step {
@@ -122,21 +133,36 @@ fn decide(context: SyncContext<'_>, sync: &ValidSync<'_>) -> Step {
         source_revision: observed.source_revision(),
         dependencies: &observed.dependencies,
         cluster: observed.cluster_state(),
-        next_check: context.caches.deadlines.get(&observed.key),
-        requested: observed.requested() || deletion_hold::is_released(context, observed),
+        next_check: next_check(context, observed),
+        requested: observed.requested()
+            || deletion_hold::is_released(observed)
+            || prune_grace::is_undeleted(observed),
     })
 }
 
-fn next(context: SyncContext<'_>, sync: &ValidSync<'_>, step: &Step, outcome: Option<&Outcome>) -> Next {
+/// Returns when the objects are checked for drift, or the grace of an object ends, whichever is first; `None`: unknown,
+/// so now.
+fn next_check(context: SyncContext<'_>, observed: &Observed) -> Option<Timestamp> {
+    let check = context.caches.deadlines.get(&observed.key)?;
+    Some(prune_grace::due(context, observed).map_or(check, |due| due.min(check)))
+}
+
+fn next(context: SyncContext<'_>, sync: &ValidSync<'_>, step: &Step, done: Option<&Done>) -> Next {
     let observed = sync.observed;
+    let outcome = done.map(|done| &done.outcome);
     match (step, outcome) {
         (_, Some(Outcome::Lost { .. } | Outcome::NotAllowed(_))) => Next::Retry(observed.retry_interval()),
         (_, Some(Outcome::Busy(pause))) => Next::After(pause.left()),
         (_, Some(Outcome::Failed(failure))) => Next::at(failure.retry_at, context.clock.now()),
         (_, Some(Outcome::Applied(_) | Outcome::Unchanged)) | (Step::CheckHealth(_), None) => {
+            let pending = done.and_then(|done| done.pending.as_ref());
             let times = [
                 context.caches.deadlines.get(&observed.key),
                 context.caches.health.next(&observed.key),
+                pending.map_or_else(
+                    || prune_grace::due(context, observed),
+                    |pending| prune_grace::due_of(context, observed, pending.as_ref()),
+                ),
             ];
             let soonest = times.into_iter().flatten().min();
             soonest.map_or(Next::OnEvent, |at| Next::at(at, context.clock.now()))

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use starling_api::{Cluster, GroupRef, Source, SyncGroup, SyncResource, SyncSpec, SyncStatus};
+use starling_core::deletion_approval::Approvals;
 use starling_core::depend::Dependencies;
 use starling_core::plan::Reach;
 use starling_core::request::Requests;
@@ -14,7 +15,7 @@ use tokio::time::Instant;
 
 use super::super::cluster::reach;
 use super::super::names::{ClusterId, OwnerLabel, Uid};
-use super::dependencies;
+use super::{approvals, dependencies};
 use crate::controller::cache::ObjectKey;
 use crate::controller::caches::connections::Connection;
 use crate::controller::context::SyncContext;
@@ -34,6 +35,8 @@ pub(super) struct Observed {
     pub(super) connection: Option<Arc<Connection>>,
     pub(super) dependencies: Dependencies,
     pub(super) owner: OwnerLabel,
+    /// The approvals of deletions that apply to the Sync.
+    pub(super) approvals: Approvals,
 }
 
 pub(super) fn observe(context: SyncContext<'_>, key: &ObjectKey) -> Option<Observed> {
@@ -47,7 +50,9 @@ pub(super) fn observe(context: SyncContext<'_>, key: &ObjectKey) -> Option<Obser
         Some(GroupRef { name, entry }) => Owner::Entry { group: name, entry },
         None => Owner::Alone { sync: &key.name },
     };
+    let group = group.and_then(|group| context.objects.groups.get(&group));
     Some(Observed {
+        approvals: approvals::observe(context, key, &object, group.as_deref()),
         owner: OwnerLabel::new(context.installation, &key.namespace, owner),
         status: object.status.clone().unwrap_or_default(),
         dependencies: dependencies::observe(context, key, &object),
@@ -56,7 +61,7 @@ pub(super) fn observe(context: SyncContext<'_>, key: &ObjectKey) -> Option<Obser
         cluster_id: cluster.as_deref().map(id_of).unwrap_or_default(),
         key: key.clone(),
         cluster,
-        group: group.and_then(|group| context.objects.groups.get(&group)),
+        group,
         object,
     })
 }

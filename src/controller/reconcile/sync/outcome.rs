@@ -1,7 +1,7 @@
 //! Outcomes of attempts and checks.
 
 use jiff::Timestamp;
-use starling_api::{Changes, DeletionHold, InventorySummary, ObjectProblem};
+use starling_api::{Changes, DeletionHold, InventorySummary, ObjectProblem, PendingDeletions};
 
 use crate::controller::caches::availability::Pause;
 
@@ -11,6 +11,8 @@ pub(super) struct Done {
     pub(super) outcome: Outcome,
     /// Time at which the attempt began whose records the ledger has; `None` if it ended before that.
     pub(super) attempted_at: Option<Timestamp>,
+    /// The objects whose deletion is pending after the attempt; `None`: not known.
+    pub(super) pending: Option<Option<PendingDeletions>>,
 }
 
 impl From<Outcome> for Done {
@@ -18,6 +20,7 @@ impl From<Outcome> for Done {
         Self {
             outcome,
             attempted_at: None,
+            pending: None,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Writes status after a pass, if it changes, with its events and log messages.
 
-use starling_api::SyncStatus;
+use starling_api::{SyncStatus, UNDELETE};
 use starling_core::object::ObjectId;
 use starling_core::restore::RestoreFinding;
 
@@ -9,6 +9,7 @@ use super::deletion_hold;
 use super::health_status::HealthSubject;
 use super::observe::Observed;
 use super::outcome::{Applied, Cause, Failure, Outcome};
+use super::prune_grace;
 use super::resolve::resolve;
 use super::status::{self, Pass};
 use super::validate::{SyncBlocked, ValidSync};
@@ -110,8 +111,18 @@ async fn record_events(
     let object = &*observed.object;
     let digest = |status: &SyncStatus| status.held_deletions.as_ref().map(|hold| hold.digest.clone());
     if let (true, Some(hold)) = (digest(after) != digest(&observed.status), &after.held_deletions) {
-        let note = deletion_hold::condition(hold).message;
+        let note = deletion_hold::condition(&deletion_hold::Subject::of(observed), hold).message;
         context.events.warning(object, deletion_hold::REASON, note).await;
+    }
+    let last = |status: &SyncStatus| {
+        status
+            .pending_deletions
+            .as_ref()
+            .map(|pending| pending.last_time.clone())
+    };
+    if let (true, Some(pending)) = (last(after) > last(&observed.status), &after.pending_deletions) {
+        let note = prune_grace::remark(pending, observed);
+        context.events.warning(object, "DeletionPending", note).await;
     }
     if let Some(Outcome::Applied(Applied { changes, .. })) = outcome
         && changes.deleted > 0
@@ -123,6 +134,22 @@ async fn record_events(
         );
         context.events.normal(object, "ObjectsDeleted", note).await;
     }
+}
+
+/// Reports objects that a user took back from deletion.
+pub(super) async fn undeleted(context: SyncContext<'_>, observed: &Observed, objects: &[ObjectId]) {
+    if objects.is_empty() {
+        return;
+    }
+    let cluster = observed.cluster_name();
+    let names: Vec<String> = objects.iter().map(ToString::to_string).collect();
+    let names = names.join(", ");
+    tracing::info!(sync = %observed.key, %cluster, objects = %names, "objects taken back from deletion");
+    let note = format!("kept on cluster {cluster} and no longer managed, because {UNDELETE} is set: {names}");
+    context
+        .events
+        .normal(&*observed.object, "ObjectsUndeleted", note)
+        .await;
 }
 
 /// Reports objects that Starling no longer manages and that stay on the member. After that no inventory contains them.

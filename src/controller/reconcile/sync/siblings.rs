@@ -163,9 +163,7 @@ impl SiblingsOf<'_> {
         let mut siblings = self.wanted(of, group, cluster)?;
         siblings.extend(self.of_other_groups());
         let current = self.current().into_iter();
-        let (own, others) = current.partition::<Vec<_>, _>(|sibling| {
-            sibling.spec.group_ref.as_ref().map(|of| &of.name) == Some(&of.name)
-        });
+        let (others, own) = current.partition::<Vec<_>, _>(|sibling| sibling.optional);
         siblings.extend(others);
         // If this Sync is at another release than the group (a newer one, or an older one while it waits), the current
         // specs count too.
@@ -253,6 +251,7 @@ impl SiblingsOf<'_> {
                 }),
                 cluster_ref: self.observed.object.spec.cluster_ref.clone(),
                 revision: revision.to_owned(),
+                deletion_budget: None,
                 template,
             },
             optional: false,

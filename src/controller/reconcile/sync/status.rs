@@ -1,8 +1,8 @@
 //! Computes the status of a Sync after a pass. Pure: [`super::report`] writes it.
 
 use jiff::{SignedDuration, Timestamp};
-use starling_api::SyncStatus;
 use starling_api::conditions::{self, ConditionStatus, ConditionUpdate, RENDERED_PLAIN};
+use starling_api::{PendingDeletions, SyncStatus};
 use starling_core::progress;
 use starling_core::restore::RestoreFinding;
 use starling_core::step::{self, Step, Wanted};
@@ -13,7 +13,7 @@ use super::health_status::{self, HealthSubject};
 use super::observe::Observed;
 use super::outcome::{Applied, Failure, Outcome};
 use super::validate::{SyncBlocked, ValidSync};
-use super::{access, deletion_hold, drift_status};
+use super::{access, deletion_hold, drift_status, prune_grace};
 use crate::controller::caches::drift_states::DriftState;
 
 /// The results of one pass over a valid Sync.
@@ -24,6 +24,8 @@ pub(super) struct Pass<'a> {
     pub(super) outcome: Option<&'a Outcome>,
     /// [`Done::attempted_at`](super::outcome::Done::attempted_at).
     pub(super) attempted_at: Option<Timestamp>,
+    /// The objects whose deletion is pending after the attempt; `None`: not known.
+    pub(super) pending: Option<&'a Option<PendingDeletions>>,
     /// The result of the health check, if there was one.
     pub(super) health: Option<&'a HealthCheck>,
 }
@@ -37,6 +39,9 @@ pub(super) fn after_pass(
     now: Timestamp,
 ) -> SyncStatus {
     let mut draft = Draft::begin(sync.observed, was_checked(pass), drift);
+    if let Some(pending) = pass.pending {
+        draft.after.pending_deletions.clone_from(pending);
+    }
     let updates = conditions_of(&mut draft.after, sync, pass, now);
     if let Some(attempted_at) = pass.attempted_at {
         draft.after.last_attempt_time = attempted_at.to_string();
@@ -84,6 +89,7 @@ struct Draft {
     after: SyncStatus,
     /// The condition Contested during a drift fight.
     contested: Option<ConditionUpdate>,
+    deletion_subject: deletion_hold::Subject,
 }
 
 impl Draft {
@@ -96,7 +102,11 @@ impl Draft {
         }
         let interval = observed.object.spec.template.interval.as_std();
         let contested = drift_status::write(&mut after, drift, interval);
-        Self { after, contested }
+        Self {
+            after,
+            contested,
+            deletion_subject: deletion_hold::Subject::of(observed),
+        }
     }
 
     /// Adds the conditions of health, drift and deletions to the conditions in `updates`.
@@ -107,11 +117,16 @@ impl Draft {
         health: Option<&HealthCheck>,
         now: Timestamp,
     ) -> SyncStatus {
-        let Self { mut after, contested } = self;
+        let Self {
+            mut after,
+            contested,
+            deletion_subject,
+        } = self;
         replace_future_times(&mut after, now);
         let mut updates = health_status::write(&mut after, updates, subject, health, now);
         updates.extend(contested);
-        updates.extend(after.held_deletions.as_ref().map(deletion_hold::condition));
+        let hold = after.held_deletions.as_ref();
+        updates.extend(hold.map(|hold| deletion_hold::condition(&deletion_subject, hold)));
         after.conditions = conditions::merge(&after.conditions, updates, after.observed_generation, now);
         after
     }
@@ -144,9 +159,9 @@ fn conditions_of(
         (Step::Apply(wanted) | Step::CheckDrift(wanted) | Step::CheckHealth(wanted), Some(outcome)) => {
             attempted(after, observed, wanted, outcome, now)
         }
-        (Step::Idle { wanted, .. }, _) => applied(after, wanted, was_plain(before)),
+        (Step::Idle { wanted, .. }, _) => applied(after, observed, wanted, was_plain(before)),
         (Step::CheckHealth(wanted), None) if pass.health.is_some() => {
-            applied(after, wanted, was_plain(before))
+            applied(after, observed, wanted, was_plain(before))
         }
         // The condition of the failed attempt still holds, also for a new generation with the same target.
         (Step::Backoff { .. }, _) | (Step::Apply(_) | Step::CheckDrift(_) | Step::CheckHealth(_), None) => {
@@ -202,11 +217,11 @@ fn attempted(
                 after.next_attempt_time.clear();
                 after.problems.clear();
             }
-            applied(after, wanted, was_plain(&observed.status))
+            applied(after, observed, wanted, was_plain(&observed.status))
         }
         Outcome::Applied(done) => {
             succeed(after, observed, wanted, done, now);
-            applied(after, wanted, done.plain)
+            applied(after, observed, wanted, done.plain)
         }
         Outcome::Failed(failure) => {
             begin_target(after, wanted);
@@ -290,10 +305,13 @@ fn was_plain(before: &SyncStatus) -> bool {
 }
 
 /// Returns the conditions of a Sync with an applied target. `plain` is true if the set was rendered without kustomize.
-fn applied(after: &SyncStatus, wanted: &Wanted, plain: bool) -> Vec<ConditionUpdate> {
+fn applied(after: &SyncStatus, observed: &Observed, wanted: &Wanted, plain: bool) -> Vec<ConditionUpdate> {
     let mut message = format!("applied {}", wanted.revision);
     if let Some(left_alone) = &after.left_alone {
         message = format!("{message}; {}", drift_status::remark(left_alone));
+    }
+    if let Some(pending) = &after.pending_deletions {
+        message = format!("{message}; {}", prune_grace::remark(pending, observed));
     }
     let mut updates = vec![ready(ConditionStatus::True, "Succeeded", message)];
     updates.extend(plain.then(rendered_plain));
@@ -350,6 +368,7 @@ mod tests {
             step,
             outcome,
             attempted_at: None,
+            pending: None,
             health: None,
         }
     }

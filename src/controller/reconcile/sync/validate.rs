@@ -58,9 +58,9 @@ pub(super) fn validate(observed: &Observed) -> Result<ValidSync<'_>, SyncBlocked
     if spec.template.suspend {
         return Err(SyncBlocked::Suspended);
     }
-    let promised = unimplemented::of_template("spec", &spec.template);
-    if !promised.is_empty() {
-        return Err(SyncBlocked::NotImplemented(promised));
+    let unimplemented = unimplemented::of_template("spec", &spec.template);
+    if !unimplemented.is_empty() {
+        return Err(SyncBlocked::NotImplemented(unimplemented));
     }
     let spec = resolve(spec, observed.cluster.as_deref()).map_err(SyncBlocked::Parameter)?;
     let ignore = IgnoreRules::new(&spec.template.ignore).map_err(SyncBlocked::Ignore)?;
@@ -113,6 +113,7 @@ pub(super) mod tests {
             connection: None,
             dependencies: Dependencies::Done,
             owner: OwnerLabel::new("installation", "shop", Owner::Alone { sync: "web" }),
+            approvals: starling_core::deletion_approval::Approvals::default(),
         }
     }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
+use jiff::Timestamp;
 use kube::ResourceExt;
 use kube::core::SelectorExt;
 use starling_api::{Cluster, DeletionPolicy, SyncGroup, SyncGroupStatus, SyncResource};
@@ -31,6 +32,8 @@ pub(super) struct HubOf<'a> {
     pub(super) group: &'a Group,
     /// The plan of the pass.
     pub(super) decided: Option<&'a Decided>,
+    /// The time of the pass.
+    pub(super) now: Timestamp,
 }
 
 impl GroupApi for HubOf<'_> {
@@ -43,7 +46,7 @@ impl GroupApi for HubOf<'_> {
     async fn store_release(&mut self, rollout: i64, snapshot: &Arc<ReleaseSnapshot>) -> Result<(), HubError> {
         let snapshots = &self.context.caches.release_snapshots;
         snapshots
-            .keep(self.context.hub, &self.group.object, rollout, snapshot)
+            .keep(self.context.hub, self.group.stored(), rollout, snapshot)
             .await
     }
 
@@ -61,9 +64,8 @@ impl GroupApi for HubOf<'_> {
     }
 
     fn settled(&mut self, admission: &AdmissionRef) {
-        let uid = self.group.object.uid().unwrap_or_default();
         let settled = &self.context.caches.settled_admissions;
-        settled.add(&self.group.key, &uid, admission);
+        settled.add(&self.group.key, &self.group.identity.id, admission);
     }
 
     fn reopened(&mut self, admissions: &[Admission]) {
@@ -79,16 +81,17 @@ impl GroupApi for HubOf<'_> {
     }
 
     async fn admit(&mut self, admissions: &[Admission]) -> Result<bool, HubError> {
-        let syncs: Vec<SyncResource> = admissions
-            .iter()
-            .filter_map(|admission| sync::mk_sync(self.group, self.decided?, admission))
-            .collect();
         let (context, group) = (self.context, &self.group.key);
+        let rolling = self.decided.map(|decided| &decided.rolling);
+        let (syncs, not_built) = sync::mk_syncs(self.group, rolling, admissions);
+        for (admission, error) in &not_built {
+            tracing::warn!(%group, cluster = %admission.cluster, entry = %admission.entry, error = %crate::chain(error), "admission without a Sync");
+        }
         let written = futures::stream::iter(syncs.into_iter().map(|sync| write(context, group, sync)))
             .buffer_unordered(WIDTH)
             .collect::<Vec<bool>>()
             .await;
-        Ok(written.into_iter().all(|written| written))
+        Ok(not_built.is_empty() && written.into_iter().all(|written| written))
     }
 
     /// Returns whether the removal is confirmed by what the management cluster has now. The caches may be incomplete,
@@ -120,6 +123,7 @@ impl GroupApi for HubOf<'_> {
         let Some(sync) = syncs.find(|sync| sync.name_any() == removal.sync).cloned() else {
             return Ok(());
         };
+        leave::count(self.context, self.group, removal, self.now).await?;
         leave::remove(self.context, &sync, removal.policy).await?;
         if removal.policy == DeletionPolicy::Orphan {
             leave::report_orphans(self.context, self.group, removal).await;

@@ -29,7 +29,7 @@ async fn forget(
     named: &BTreeSet<String>,
 ) -> Result<(), HubError> {
     let snapshots = &context.caches.release_snapshots;
-    snapshots.tidy(context.hub, &group.object, named).await?;
+    snapshots.tidy(context.hub, group.stored(), named).await?;
     for action in group
         .actions
         .iter()

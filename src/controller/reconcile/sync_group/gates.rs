@@ -1,6 +1,6 @@
 //! Starts the tasks of open gates and ends all others. Status already contains the start of each gate.
 
-use kube::{Resource as _, ResourceExt as _};
+use kube::Resource as _;
 use starling_core::gate::GateId;
 use starling_core::gate::webhook::GateRequest;
 use starling_core::rollout::{OpenGate, Rolling};
@@ -53,7 +53,7 @@ fn of_group(group: &Group, rolling: &Rolling, gate: OpenGate) -> Open {
         },
         task,
         id: GateId {
-            group_uid: group.object.uid().unwrap_or_default(),
+            group_id: group.identity.id.clone(),
             rollout: rollout.id,
             stage,
             side,

@@ -1,30 +1,152 @@
 //! Conditions that wait for an approval: held deletions and held deselections.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use starling_api::conditions::{self, ConditionStatus, ConditionUpdate, DELETION_HELD, MEMBERSHIP_HELD};
-use starling_api::{APPROVE_DELETIONS, APPROVE_MEMBERSHIP, DeletionHold, SyncGroupStatus};
+use starling_api::{
+    APPROVE_DELETIONS, APPROVE_MEMBERSHIP, DeletionHold, SyncGroupStatus, SyncResource, UsedApproval,
+};
+use starling_core::deletion_approval::Approval;
 use starling_core::membership::HeldDeselection;
+use starling_core::plan::LeavingSync;
 
 use super::observe::Group;
 use crate::controller::context::GroupContext;
 
 /// Returns the conditions for held deletions and held deselections.
-pub(super) fn conditions(group: &Group, deselection: Option<&HeldDeselection>) -> Vec<ConditionUpdate> {
-    let deletions = group.syncs.values().filter_map(|sync| {
-        sync.status
-            .as_ref()
-            .and_then(|status| status.held_deletions.as_ref())
-    });
-    deletion_held(deletions)
+pub(super) fn conditions(
+    group: &Group,
+    deselection: Option<&HeldDeselection>,
+    leaving: &BTreeMap<String, LeavingSync>,
+) -> Vec<ConditionUpdate> {
+    let removal = HeldRemoval::of(leaving);
+    let deletions: Vec<&DeletionHold> = group.syncs.values().filter_map(|sync| held_by(sync)).collect();
+    if deletions.is_empty() && deselection.is_none() && removal.is_none() {
+        return Vec::new();
+    }
+    let command = format!(
+        "starling approve-deletions group {} -n {}",
+        group.key.name, group.key.namespace
+    );
+    let digests = deletions.iter().map(|hold| &*hold.digest);
+    let digests = digests.chain(deselection.map(|held| &*held.digest));
+    let held: BTreeSet<&str> = digests
+        .chain(removal.as_ref().map(|removal| removal.digest))
+        .collect();
+    let remarks = remarks(group, &held);
+    let texts = Texts {
+        command: &command,
+        remarks: &remarks,
+    };
+    let deletions = deletion_held(deletions.into_iter(), texts);
+    let removal = removal.map(|removal| removal.condition(texts));
+    both(deletions, removal)
         .into_iter()
-        .chain(deselection.map(membership_held))
+        .chain(deselection.map(|held| membership_held(held, texts)))
         .collect()
 }
 
+/// Returns one condition for deletions and removals that are held.
+fn both(deletions: Option<ConditionUpdate>, removal: Option<ConditionUpdate>) -> Option<ConditionUpdate> {
+    match (deletions, removal) {
+        (Some(deletions), Some(removal)) => Some(ConditionUpdate {
+            message: format!("{}. {}", removal.message, deletions.message),
+            ..removal
+        }),
+        (deletions, removal) => deletions.or(removal),
+    }
+}
+
+/// Entries that an automatic rollback lacks, whose Syncs stay until a person approves their removal.
+struct HeldRemoval<'a> {
+    digest: &'a str,
+    entries: BTreeSet<&'a str>,
+    clusters: BTreeSet<&'a str>,
+}
+
+impl<'a> HeldRemoval<'a> {
+    fn of(leaving: &'a BTreeMap<String, LeavingSync>) -> Option<Self> {
+        let held = || leaving.values().filter(|sync| sync.removing_since.is_none());
+        let digest = held().find_map(|sync| sync.approval.as_deref())?;
+        let held = || held().filter(|sync| sync.approval.is_some());
+        Some(Self {
+            digest,
+            entries: held().map(|sync| &*sync.entry).collect(),
+            clusters: held().map(|sync| &*sync.cluster).collect(),
+        })
+    }
+
+    fn condition(&self, texts: Texts<'_>) -> ConditionUpdate {
+        let entries: Vec<&str> = self.entries.iter().copied().collect();
+        ConditionUpdate {
+            type_: DELETION_HELD,
+            status: ConditionStatus::True,
+            reason: "ApprovalNeeded".into(),
+            message: format!(
+                "the release of the automatic rollback lacks entries that {} clusters have; to approve their removal: \
+                 {}{}: {}",
+                self.clusters.len(),
+                texts.command(self.digest),
+                texts.rest(),
+                entries.join(", ")
+            ),
+        }
+    }
+}
+
+/// What the messages of both conditions have in common.
+#[derive(Clone, Copy)]
+struct Texts<'a> {
+    /// The command that approves, without the digest and the reason.
+    command: &'a str,
+    /// Why approvals approve nothing.
+    remarks: &'a str,
+}
+
+impl Texts<'_> {
+    /// Returns the command that approves a list.
+    fn command(self, digest: &str) -> String {
+        format!("{} --digest {digest} --reason \"…\"", self.command)
+    }
+
+    /// Returns the remarks as the rest of a sentence.
+    fn rest(self) -> String {
+        match self.remarks {
+            "" => String::new(),
+            remarks => format!("; {remarks}"),
+        }
+    }
+}
+
+fn held_by(sync: &SyncResource) -> Option<&DeletionHold> {
+    sync.status.as_ref()?.held_deletions.as_ref()
+}
+
+/// Returns why approvals of the group approve none of the lists that are held now.
+fn remarks(group: &Group, held: &BTreeSet<&str>) -> String {
+    let used_by = |sync: &SyncResource| -> Vec<UsedApproval> {
+        let status = sync.status.as_ref();
+        let deletions = status.and_then(|status| status.deletions.as_ref());
+        deletions.map_or_else(Vec::new, |deletions| deletions.used.clone())
+    };
+    let used = group.syncs.values().flat_map(|sync| used_by(sync));
+    let approvals = group.approvals_with(&[APPROVE_DELETIONS, APPROVE_MEMBERSHIP]);
+    // A Sync that has not carried the list out yet is about to.
+    let is_awaited = |approval: &Approval| {
+        group.syncs.values().any(|sync| {
+            let waits = held_by(sync).is_some_and(|hold| hold.digest == approval.digest);
+            waits && !used_by(sync).iter().any(|used| approval.is(used))
+        })
+    };
+    approvals.also_used(used).without(is_awaited).remarks(held)
+}
+
 /// Returns one condition for all Syncs. Syncs that would lose the same objects have the same digest, so that one
-/// approval is usually enough; otherwise the annotation takes several digests.
-fn deletion_held<'a>(holds: impl Iterator<Item = &'a DeletionHold>) -> Option<ConditionUpdate> {
+/// approval is usually enough; otherwise each digest needs one.
+fn deletion_held<'a>(
+    holds: impl Iterator<Item = &'a DeletionHold>,
+    texts: Texts<'_>,
+) -> Option<ConditionUpdate> {
     let mut by_digest: BTreeMap<&str, (u32, &DeletionHold)> = BTreeMap::new();
     for hold in holds {
         by_digest.entry(&hold.digest).or_insert((0, hold)).0 += 1;
@@ -38,28 +160,48 @@ fn deletion_held<'a>(holds: impl Iterator<Item = &'a DeletionHold>) -> Option<Co
         1 => " (1 other digest on other Syncs)".to_owned(),
         more => format!(" ({more} other digests on other Syncs)"),
     };
+    let why = match (first.budget.as_str(), first.until.as_str()) {
+        ("", _) => "require an approval; to approve".to_owned(),
+        (budget, "") => format!("exceed a deletion budget ({budget}); to approve"),
+        (budget, until) => {
+            format!("exceed a deletion budget ({budget}), which allows them at {until}. To approve now")
+        }
+    };
     let message = format!(
-        "{total} Syncs have deletions that require an approval; to approve, annotate the SyncGroup with \
-         {APPROVE_DELETIONS}={}{others}: {}",
-        first.digest,
+        "{total} Syncs have deletions that {why}: {}{others}{}: {}",
+        texts.command(&first.digest),
+        texts.rest(),
         first.objects.join(", ")
     );
+    let needs_approval = lists.iter().any(|(_, hold)| hold.until.is_empty());
+    let reason = if needs_approval {
+        "ApprovalNeeded"
+    } else {
+        "BudgetExhausted"
+    };
     Some(ConditionUpdate {
         type_: DELETION_HELD,
         status: ConditionStatus::True,
-        reason: "ApprovalNeeded".into(),
+        reason: reason.into(),
         message,
     })
 }
 
-fn membership_held(held: &HeldDeselection) -> ConditionUpdate {
+fn membership_held(held: &HeldDeselection, texts: Texts<'_>) -> ConditionUpdate {
     let names: Vec<&str> = held.lost.iter().map(String::as_str).collect();
+    let before = match held.recent {
+        0 => String::new(),
+        recent => format!(", after {recent} that left before and lost their objects"),
+    };
+    let until = held.until.map(|until| format!(", or {until} has passed"));
     let message = format!(
-        "{} of {} clusters are no longer selected; no cluster leaves and no more clusters start until their labels are \
-         restored, or the group has {APPROVE_MEMBERSHIP}={}: {}",
+        "{} of {} clusters are no longer selected{before}; no cluster leaves and no more clusters start until their \
+         labels are restored{}, or this is approved: {}{}: {}",
         held.lost.len(),
         held.of,
-        held.digest,
+        until.unwrap_or_default(),
+        texts.command(&held.digest),
+        texts.rest(),
         names.join(", ")
     );
     ConditionUpdate {
@@ -90,25 +232,51 @@ pub(super) async fn report(
 mod tests {
     use super::*;
 
+    const TEXTS: Texts<'static> = Texts {
+        command: "starling approve-deletions group shop -n fleet",
+        remarks: "",
+    };
+
     fn hold(digest: &str) -> DeletionHold {
         DeletionHold {
             digest: digest.into(),
             deletions: 2,
             of: 3,
             objects: vec!["Namespace shop".into()],
+            ..DeletionHold::default()
         }
     }
 
     #[test]
     fn the_digest_of_most_syncs_is_named_and_the_others_are_counted() {
-        assert_eq!(deletion_held(std::iter::empty()), None);
+        assert_eq!(deletion_held(std::iter::empty(), TEXTS), None);
         let holds = [hold("sha256:a"), hold("sha256:b"), hold("sha256:b")];
-        let message = deletion_held(holds.iter()).unwrap().message;
+        let message = deletion_held(holds.iter(), TEXTS).unwrap().message;
         assert!(
-            message.starts_with("3 Syncs") && message.contains("deletions=sha256:b (1 other digest on"),
+            message.starts_with("3 Syncs")
+                && message.contains("--digest sha256:b --reason \"…\" (1 other digest on"),
             "{message}"
         );
         assert!(message.ends_with("Namespace shop"), "{message}");
+    }
+
+    #[test]
+    fn a_budget_is_named_with_its_end() {
+        let until = DeletionHold {
+            budget: "the SyncGroup allows 100 objects within 1h".into(),
+            until: "2026-07-01T11:00:00Z".into(),
+            ..hold("sha256:a")
+        };
+        let condition = deletion_held([&until].into_iter(), TEXTS).unwrap();
+        assert_eq!(condition.reason, "BudgetExhausted");
+        for part in [&until.budget, &until.until, &until.digest] {
+            assert!(condition.message.contains(part.as_str()), "{}", condition.message);
+        }
+        let both = [until, hold("sha256:b")];
+        assert_eq!(
+            deletion_held(both.iter(), TEXTS).unwrap().reason,
+            "ApprovalNeeded"
+        );
     }
 
     /// The digest is never truncated, however many clusters there are.
@@ -118,9 +286,11 @@ mod tests {
         let held = HeldDeselection {
             lost: (0..500).map(|n| format!("cluster-{n}")).collect(),
             of: 500,
+            recent: 0,
+            until: None,
             digest: digest.clone(),
         };
-        let cut = conditions::cut(&membership_held(&held).message, conditions::MESSAGE_LIMIT);
+        let cut = conditions::cut(&membership_held(&held, TEXTS).message, conditions::MESSAGE_LIMIT);
         assert!(cut.contains(&digest), "{cut}");
     }
 }

@@ -9,12 +9,13 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use kube::ResourceExt;
-use starling_api::{
-    APPROVE_MEMBERSHIP, Cluster, DeletionPolicy, FINALIZER, SyncGroup, SyncResource, UnselectedClusters,
-};
+use starling_api::{Cluster, DeletionPolicy, FINALIZER, SyncGroup, SyncResource, UnselectedClusters};
 use starling_core::clock_jumps::ClockJumps;
+use starling_core::deletion_budget::{self, Left, Limits};
+use starling_core::identity;
 use starling_core::membership::{
-    Deselection, HeldDeselection, Members, deselection, unselected_since, unselected_status,
+    Deselection, HeldDeselection, Members, deselection, deselection_digest, unselected_since,
+    unselected_status,
 };
 use starling_core::plan::{LeavingCause, LeavingSync, Place};
 use starling_core::rollout::{Removal, Rolling};
@@ -25,6 +26,7 @@ use super::observe::Group;
 use super::sync::admission_of;
 use crate::controller::cache::{Cache, ObjectKey};
 use crate::controller::context::GroupContext;
+use crate::controller::deletion_budgets::BudgetContext;
 use crate::controller::event_handlers::ChangedBy;
 use crate::controller::hub::HubError;
 use crate::controller::interpreter::key_of;
@@ -64,8 +66,8 @@ impl Leaving {
         if unselected.is_empty() {
             return Self::default();
         }
-        let (clusters, held) = match deselected(group) {
-            Deselection::Free(clusters) => (clusters, None),
+        let (clusters, held) = match deselected(group, now) {
+            Deselection::Free(clusters) | Deselection::Approved(clusters) => (clusters, None),
             Deselection::Held(held) => (BTreeSet::new(), Some(held)),
         };
         let place = |name: &str| {
@@ -134,7 +136,12 @@ fn unselected(group: &Group) -> Vec<&str> {
 }
 
 /// Finds the clusters that are about to leave.
-pub(super) fn observe(context: GroupContext<'_>, group: &Group, now: Timestamp) -> Leaving {
+pub(super) fn observe(
+    context: GroupContext<'_>,
+    group: &Group,
+    now: Timestamp,
+    clock_jumps: &ClockJumps,
+) -> Leaving {
     let leaving = Leaving::deselected(group, &context.objects.clusters, now);
     let lost = leaving.held.as_ref().map_or(&leaving.clusters, |held| &held.lost);
     let pending = &context.caches.pending_deselections;
@@ -142,12 +149,52 @@ pub(super) fn observe(context: GroupContext<'_>, group: &Group, now: Timestamp) 
     Leaving {
         settles_at: waits::from(since, waits::DESELECTION_SETTLE),
         is_known: context.objects.clusters.is_synced(),
-        clock_jumps: context.clock.jumps(),
+        clock_jumps: clock_jumps.clone(),
         ..leaving
     }
 }
 
-fn deselected(group: &Group) -> Deselection {
+/// Returns the clusters that left within the window of the deletion budget. Those whose objects stay do not
+/// count.
+fn recently_left(group: &Group, now: Timestamp) -> Left {
+    let spec = &group.object.spec;
+    if spec.when_unselected == DeletionPolicy::Orphan {
+        return Left::default();
+    }
+    let status = group.object.status.as_ref();
+    let deletions = status.and_then(|status| status.deletions.as_ref());
+    let window = Limits::of_group(spec.deletion_budget).window;
+    let counts = deletions.map_or(&[][..], |deletions| &deletions.counts);
+    deletion_budget::left(window, counts, now)
+}
+
+/// Returns the clusters whose leave is counted or approved, and under way.
+fn going(group: &Group) -> BTreeSet<String> {
+    let status = group.object.status.as_ref();
+    let deletions = status.and_then(|status| status.deletions.as_ref());
+    deletions.map_or_else(BTreeSet::new, |deletions| {
+        deletions.leaving.iter().cloned().collect()
+    })
+}
+
+/// Forgets the counted and approved clusters that have left or are selected again, and used approvals that no longer
+/// exist.
+///
+/// # Errors
+/// [`HubError`].
+pub(super) async fn forget(context: GroupContext<'_>, group: &Group) -> Result<(), HubError> {
+    let used = group.deletion_approvals().forgotten();
+    if going(group).is_empty() && used.is_none() {
+        return Ok(());
+    }
+    let lost = unselected(group).into_iter().map(str::to_owned).collect();
+    context
+        .budgets
+        .forget_left(budget_context(context), &group.key, &lost, used)
+        .await
+}
+
+fn deselected(group: &Group, now: Timestamp) -> Deselection {
     let previous = group
         .syncs
         .iter()
@@ -155,18 +202,24 @@ fn deselected(group: &Group) -> Deselection {
         .map(|(cluster, ..)| cluster.to_owned())
         .collect();
     let selected = group.clusters.keys().cloned().collect();
-    let approved = group.object.annotations().get(APPROVE_MEMBERSHIP);
     deselection(Members {
         previous: &previous,
         selected: &selected,
         unknown: &group.unreadable,
         allowed: group.object.spec.max_unselected,
-        approved: approved.map(String::as_str).unwrap_or_default(),
+        recent: recently_left(group, now),
+        going: &going(group),
+        approved: &group.deletion_approvals().digests(),
     })
 }
 
 /// Returns the Syncs that the group no longer wants during `rolling`, by name.
-pub(super) fn leaving(group: &Group, leaving: &Leaving, rolling: &Rolling) -> BTreeMap<String, LeavingSync> {
+pub(super) fn leaving(
+    group: &Group,
+    leaving: &Leaving,
+    rolling: &Rolling,
+    now: Timestamp,
+) -> BTreeMap<String, LeavingSync> {
     let is_lost = |cluster: &str| {
         leaving
             .held
@@ -190,6 +243,12 @@ pub(super) fn leaving(group: &Group, leaving: &Leaving, rolling: &Rolling) -> BT
             } else {
                 return None;
             };
+            let loses =
+                matches!(cause, LeavingCause::ClusterUnselected { .. }) && policy == DeletionPolicy::Delete;
+            let budget_until = match removing_since {
+                None if loses => budget_until(group, cluster, now),
+                _ => None,
+            };
             let leaving = LeavingSync {
                 cluster: cluster.to_owned(),
                 entry: entry.to_owned(),
@@ -198,10 +257,43 @@ pub(super) fn leaving(group: &Group, leaving: &Leaving, rolling: &Rolling) -> BT
                 depends_on: depends_on(sync).into_iter().collect(),
                 removing_since,
                 suspended: sync.spec.template.suspend,
+                budget_until,
+                approval: None,
             };
             Some((sync.name_any(), leaving))
         })
         .collect()
+}
+
+/// Returns when the deletion budget of the group allows to delete the objects of a cluster that leaves; `None`: now, or
+/// not without an approval. An approval is of a list, which the inventory of each Sync has: the Sync asks for it.
+fn budget_until(group: &Group, cluster: &str, now: Timestamp) -> Option<Timestamp> {
+    let limits = Limits::of_group(group.object.spec.deletion_budget);
+    let status = group.object.status.as_ref();
+    let counted = status.and_then(|status| status.deletions.as_ref());
+    let syncs = || group.syncs.on(cluster);
+    let objects = |sync: &SyncResource| {
+        let status = sync.status.as_ref();
+        status.map_or(0, |status| status.inventory.objects as usize)
+    };
+    let has_deleted = |sync: &SyncResource| {
+        let deletions = sync.status.as_ref().and_then(|status| status.deletions.as_ref());
+        deletion_budget::has_deleted(deletions, limits.window, now)
+    };
+    let lost: usize = syncs().map(|sync| objects(sync)).sum();
+    let all: usize = group.syncs.values().map(|sync| objects(sync)).sum();
+    let request = deletion_budget::Request {
+        objects: lost,
+        is_new_cluster: !syncs().any(|sync| has_deleted(sync)),
+        of_objects: all,
+        remaining: all.saturating_sub(lost),
+        of_clusters: group.syncs.clusters().count(),
+    };
+    let counted = counted.map_or(&[][..], |deletions| &deletions.counts);
+    match deletion_budget::decide(&limits, counted, request, now) {
+        deletion_budget::BudgetVerdict::Granted(_) => None,
+        deletion_budget::BudgetVerdict::Held(excess) => excess.until,
+    }
 }
 
 /// Records an event for objects that stay on a member, since the Sync that would report them is deleted.
@@ -233,12 +325,56 @@ pub(super) async fn settle_left(
     group: &SyncGroup,
     sync: &SyncResource,
 ) -> Result<(), LedgerError> {
-    let key = key_of(&group.uid().unwrap_or_default(), &admission_of(sync));
+    let id = identity::id_of(context.installation, group);
+    let key = key_of(&id, &admission_of(sync));
     let ledger = context.ledger;
     ledger
         .settle_admission(&key, AdmissionOutcome::Left, "", context.clock.now())
         .await?;
     Ok(())
+}
+
+/// Counts a cluster that leaves the selection and loses its objects, before its first Sync is deleted. At the time of
+/// the pass, so that an approval is judged as the plan judged it.
+///
+/// # Errors
+/// [`HubError`].
+pub(super) async fn count(
+    context: GroupContext<'_>,
+    group: &Group,
+    removal: &Removal,
+    now: Timestamp,
+) -> Result<(), HubError> {
+    let mut on_cluster = group.syncs.on(&removal.cluster);
+    let has_begun = on_cluster.any(|sync| {
+        let current = context.objects.syncs.get(&ObjectKey::of(&**sync));
+        current.is_none_or(|sync| sync.metadata.deletion_timestamp.is_some())
+    });
+    let is_harmless = removal.cause == LeavingCause::EntryRemoved || removal.policy == DeletionPolicy::Orphan;
+    if has_begun || is_harmless {
+        return Ok(());
+    }
+    let approved = match deselected(group, now) {
+        Deselection::Approved(clusters) => {
+            let digest = deselection_digest(&clusters);
+            let used = group.deletion_approvals().used_after(&digest, now);
+            Some((clusters, used))
+        }
+        Deselection::Free(_) | Deselection::Held(_) => None,
+    };
+    context
+        .budgets
+        .count_left(budget_context(context), &group.key, &removal.cluster, approved)
+        .await
+}
+
+fn budget_context(context: GroupContext<'_>) -> BudgetContext<'_> {
+    BudgetContext {
+        hub: context.hub,
+        objects: context.objects,
+        handlers: context.handlers,
+        now: context.clock.now(),
+    }
 }
 
 /// Writes the deletion policy to a Sync, and deletes the Sync.

@@ -16,7 +16,7 @@ use starling_core::rollout::{
 
 use super::leave::Leaving;
 use super::observe::Group;
-use super::{held, leave, sync, view};
+use super::{held, leave, marks, sync, view};
 use crate::controller::caches::plan_memo::PlanMemo;
 use crate::controller::caches::release_snapshots::ReleaseSnapshots;
 use crate::controller::caches::settled_admissions::SettledAdmissions;
@@ -31,18 +31,16 @@ pub(super) struct GroupObservations<'a> {
     pub(super) leaving: &'a Leaving,
     pub(super) store: Store<'a>,
     pub(super) settled: &'a SettledAdmissions,
+    pub(super) now: Timestamp,
 }
 
 impl Observations for GroupObservations<'_> {
     fn operator_actions(&self, rollout: &RolloutStatus) -> OperatorActions {
         let group = self.group;
         let digest = rollout.release_digest.as_str();
-        let created = group.object.creation_timestamp();
         let subject = Subject {
-            group: &group.key.name,
-            since: created.map_or(Timestamp::UNIX_EPOCH, |time| time.0),
-            rollout: rollout.id,
             digest: (!digest.is_empty()).then_some(digest),
+            ..marks::subject(group, rollout)
         };
         let actions = group.actions.iter().map(|action| &**action);
         operator_actions(
@@ -53,13 +51,13 @@ impl Observations for GroupObservations<'_> {
     }
 
     fn gate_results(&self, rollout: i64, stages: &mut BTreeMap<String, StageRecord>) {
-        let uid = self.group.object.uid().unwrap_or_default();
-        self.gates.add_results(&self.group.key, &uid, rollout, stages);
+        self.gates
+            .add_results(&self.group.key, &self.group.identity.id, rollout, stages);
     }
 
     fn gate_messages(&self, rollout: i64, stages: &mut [StageStatus]) {
-        let uid = self.group.object.uid().unwrap_or_default();
-        self.gates.report(&self.group.key, &uid, rollout, stages);
+        self.gates
+            .report(&self.group.key, &self.group.identity.id, rollout, stages);
     }
 
     fn release_digest(&self, rollout: i64) -> Option<String> {
@@ -70,8 +68,8 @@ impl Observations for GroupObservations<'_> {
     }
 
     fn is_settled(&self, admission: &AdmissionRef) -> bool {
-        let uid = self.group.object.uid().unwrap_or_default();
-        self.settled.contains(&self.group.key, &uid, admission)
+        self.settled
+            .contains(&self.group.key, &self.group.identity.id, admission)
     }
 
     fn is_stored(&self, release: &str) -> bool {
@@ -87,7 +85,11 @@ impl Observations for GroupObservations<'_> {
     }
 
     fn leaving(&self, rolling: &Rolling) -> BTreeMap<String, LeavingSync> {
-        leave::leaving(self.group, self.leaving, rolling)
+        leave::leaving(self.group, self.leaving, rolling, self.now)
+    }
+
+    fn approves_removals(&self, digest: &str) -> bool {
+        self.group.deletion_approvals().approve(digest)
     }
 
     fn admission(&self, cluster: &str, entry: &str) -> Option<AdmissionRef> {
@@ -98,7 +100,7 @@ impl Observations for GroupObservations<'_> {
     }
 
     fn conditions(&self, input: &PlanInput) -> Vec<ConditionUpdate> {
-        let mut conditions = held::conditions(self.group, self.leaving.held.as_ref());
+        let mut conditions = held::conditions(self.group, self.leaving.held.as_ref(), &input.leaving);
         let present = |type_, reason: &str, message| ConditionUpdate {
             type_,
             status: ConditionStatus::True,
@@ -143,6 +145,7 @@ pub(super) fn facts<'a>(
         membership_held,
         unselected,
         offer,
+        identity: Some(&group.identity).filter(|identity| !identity.id.is_empty()),
         generation: group.object.metadata.generation,
         requested_at: group.object.annotations().get(REQUESTED_AT).map(String::as_str),
         reported_at: times.reported_at,
@@ -170,12 +173,12 @@ pub(super) async fn drive<T>(
     recorder: Option<&Recorder>,
     observed: &mut GroupObservations<'_>,
 ) -> Result<Result<T, serde_json::Error>, HubError> {
-    let (object, store) = (observed.group.object.clone(), observed.store);
+    let (group, store) = (observed.group, observed.store);
     let empty = SyncGroupStatus::default();
     let mut loaded = Loaded::default();
     loop {
         let known = Known {
-            status: object.status.as_ref().unwrap_or(&empty),
+            status: group.object.status.as_ref().unwrap_or(&empty),
             loaded: &loaded,
             recorder,
         };
@@ -183,13 +186,13 @@ pub(super) async fn drive<T>(
             Ok(done) => return Ok(Ok(done)),
             Err(StepError::Journal(error)) => return Ok(Err(error)),
             Err(StepError::Needs(Need::Release(digest))) => {
-                let found = store.snapshots.load(store.hub, &object, &digest).await?;
+                let found = store.snapshots.load(store.hub, group.stored(), &digest).await?;
                 loaded.take_release(digest, found);
             }
             Err(StepError::Needs(Need::Revision(revision))) => {
                 let found = store
                     .snapshots
-                    .with_revision(store.hub, &object, &revision)
+                    .with_revision(store.hub, group.stored(), &revision)
                     .await?;
                 loaded.take_revision(revision, found.map(|found| found.digest.clone()));
             }

@@ -12,6 +12,7 @@ mod gates;
 mod held;
 mod leave;
 mod machine;
+mod marks;
 mod observe;
 mod offer;
 mod preview;
@@ -23,7 +24,6 @@ mod view;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use kube::ResourceExt;
 use starling_core::journal::{Recorder, resume};
 use starling_core::rollout::{self, Transition};
 use starling_ledger::LedgerError;
@@ -78,11 +78,12 @@ async fn pass(context: GroupContext<'_>, key: &ObjectKey) -> Result<Next, Reconc
 /// Runs one step of the machine and carries its effects out.
 async fn roll(context: GroupContext<'_>, group: &Group) -> Result<Next, ReconcileError> {
     let identity = GroupIdentity {
-        uid: group.object.uid().unwrap_or_default(),
+        id: group.identity.id.clone(),
         namespace: group.key.namespace.clone(),
         name: group.key.name.clone(),
     };
-    let mut recorder = recorder(context, group, &identity.uid).await?;
+    leave::forget(context, group).await?;
+    let mut recorder = recorder(context, group, &identity.id).await?;
     // The pass has one time, so that records carry the time of their decision.
     let now = context.clock.now();
     let transition = match step(context, group, &recorder, now).await {
@@ -91,7 +92,7 @@ async fn roll(context: GroupContext<'_>, group: &Group) -> Result<Next, Reconcil
             context
                 .caches
                 .journal_heads
-                .put(&group.key, &identity.uid, recorder);
+                .put(&group.key, &identity.id, recorder);
             return Err(error);
         }
     };
@@ -106,6 +107,7 @@ async fn roll(context: GroupContext<'_>, group: &Group) -> Result<Next, Reconcil
         left: _,
         began: _,
         queued: _,
+        dropped,
         stuck: _,
     } = transition;
     let mut interpreter = Interpreter {
@@ -116,14 +118,17 @@ async fn roll(context: GroupContext<'_>, group: &Group) -> Result<Next, Reconcil
             context,
             group,
             decided: decided.as_ref(),
+            now,
         },
     };
     // If the pass fails, the head of the journal is dropped, and the next pass reads it from the ledger.
     let done = interpreter.carry_out(effects, &mut recorder).await?;
+    marks::write(context, group).await;
     context
         .caches
         .journal_heads
-        .put(&group.key, &identity.uid, recorder);
+        .put(&group.key, &identity.id, recorder);
+    report::dropped(context, group, &dropped).await;
     let CarriedOut {
         all_admitted,
         all_removed,
@@ -145,11 +150,12 @@ async fn step(
     now: Timestamp,
 ) -> Result<Transition, ReconcileError> {
     let offer = offer::offer(now, group);
-    let leaving = leave::observe(context, group, now);
+    let clock_jumps = context.clock.jumps();
+    let leaving = leave::observe(context, group, now, &clock_jumps);
     let caches = context.caches;
     let times = PassTimes {
         now,
-        clock_jumps: &context.clock.jumps(),
+        clock_jumps: &clock_jumps,
         reported_at: caches.status_times.get(&group.key),
     };
     let unselected = leaving.status(group);
@@ -166,10 +172,18 @@ async fn step(
         leaving: &leaving,
         store,
         settled: &caches.settled_admissions,
+        now,
     };
     let stepped = machine::drive(rollout::step, &facts, Some(recorder), &mut observed).await;
     caches.plan_memos.put(&group.key, memo);
-    let stepped = stepped?;
+    let stepped = stepped?.map(|transition| {
+        let held = leaving.held.as_ref().and_then(|held| held.until);
+        let recheck_at = transition.recheck_at.into_iter().chain(held).min();
+        Transition {
+            recheck_at,
+            ..transition
+        }
+    });
     stepped.map_err(|source| {
         let error = LedgerError::Encode {
             subject: "an entry of the journal",
@@ -180,11 +194,11 @@ async fn step(
 }
 
 /// Returns the recorder of a group, which continues its journal.
-async fn recorder(context: GroupContext<'_>, group: &Group, uid: &str) -> Result<Recorder, LedgerError> {
-    if let Some(recorder) = context.caches.journal_heads.take(&group.key, uid) {
+async fn recorder(context: GroupContext<'_>, group: &Group, id: &str) -> Result<Recorder, LedgerError> {
+    if let Some(recorder) = context.caches.journal_heads.take(&group.key, id) {
         return Ok(recorder);
     }
-    let entries = context.ledger.journal_tail(uid).await?;
+    let entries = context.ledger.journal_tail(id).await?;
     // An entry that cannot be read is not continued: the next entry is whole.
     Ok(resume(&entries).unwrap_or_else(|error| {
         tracing::warn!(group = %group.key, %error, "journal not readable; the next entry is whole");

@@ -3,14 +3,21 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use starling_api::{Cluster, RolloutAction, RolloutApproval, Source, SyncGroup};
+use kube::ResourceExt;
+use starling_api::{
+    APPROVE_MEMBERSHIP, Cluster, DeletionApproval, GroupIdentity, RolloutAction, RolloutApproval, Source,
+    SyncGroup,
+};
+use starling_core::deletion_approval::{Approval, Approvals};
 use starling_core::ignore::IgnoreRules;
 use starling_core::plan::ReadStrategy;
-use starling_core::{depend, expand, unimplemented};
+use starling_core::{depend, expand, identity, unimplemented};
 use starling_expression::metric;
 
 use super::super::not_implemented;
 use crate::controller::cache::{Cache, ObjectKey};
+use crate::controller::caches::group_to_delete_from;
+use crate::controller::caches::release_snapshots::ReleaseOwner;
 use crate::controller::caches::selections::{Selected, SelectionCache};
 use crate::controller::caches::sync_index::{GroupSyncs, SyncCache};
 use crate::controller::context::GroupContext;
@@ -19,6 +26,8 @@ use crate::controller::context::GroupContext;
 pub(super) struct Group {
     pub(super) object: Arc<SyncGroup>,
     pub(super) key: ObjectKey,
+    /// The identity, for everything outside of the object that refers to the group.
+    pub(super) identity: GroupIdentity,
     /// The parsed strategy.
     pub(super) strategy: ReadStrategy,
     /// The Sources of the entries, by name. All of them have a revision.
@@ -31,10 +40,43 @@ pub(super) struct Group {
     pub(super) foreign_names: ForeignNames,
     /// Clusters that exist and cannot be decoded: they are neither selected nor unselected.
     pub(super) unreadable: BTreeSet<String>,
+    /// Names of Syncs in the namespace that exist and cannot be decoded.
+    pub(super) unreadable_syncs: BTreeSet<String>,
     /// The approvals of all rollouts of the group.
     pub(super) approvals: Vec<Arc<RolloutApproval>>,
     /// The operator actions of all rollouts of the group.
     pub(super) actions: Vec<Arc<RolloutAction>>,
+    /// The approvals of deletions of the group.
+    pub(super) deletion_approvals: Vec<Arc<DeletionApproval>>,
+}
+
+impl Group {
+    /// Returns the approvals of what the group itself decides: clusters that leave, and entries that an automatic
+    /// rollback removes. Those of objects are carried out by the Syncs.
+    pub(super) fn deletion_approvals(&self) -> Approvals {
+        self.approvals_with(&[APPROVE_MEMBERSHIP])
+    }
+
+    /// Returns the DeletionApprovals of the group and the digests in these annotations.
+    pub(super) fn approvals_with(&self, annotations: &[&str]) -> Approvals {
+        let object = &self.object;
+        let objects = self
+            .deletion_approvals
+            .iter()
+            .map(|approval| Approval::of_object(approval));
+        let uid = object.uid().unwrap_or_default();
+        let annotated = annotations.iter().flat_map(|name| {
+            let value = object.annotations().get(*name).map_or("", String::as_str);
+            Approval::of_annotation(name, value, &uid, true)
+        });
+        let status = object.status.as_ref();
+        let deletions = status.and_then(|status| status.deletions.as_ref());
+        Approvals::new(
+            objects.chain(annotated),
+            deletions.map(|deletions| &*deletions.used),
+            object.creation_timestamp().map(|time| time.0),
+        )
+    }
 }
 
 /// The reason why a group cannot roll out.
@@ -54,7 +96,20 @@ pub(super) struct Snapshot<'a> {
     pub(super) syncs: &'a Arc<SyncCache>,
     pub(super) approvals: &'a Cache<RolloutApproval>,
     pub(super) actions: &'a Cache<RolloutAction>,
+    pub(super) deletion_approvals: &'a Cache<DeletionApproval>,
     pub(super) selections: &'a SelectionCache,
+    /// The installation ID; `None`: not known, so the identity of a group is the one in its status.
+    pub(super) installation: Option<&'a str>,
+}
+
+impl Group {
+    /// Returns the group as the owner of its stored releases.
+    pub(super) fn stored(&self) -> ReleaseOwner<'_> {
+        ReleaseOwner {
+            group: &self.object,
+            id: &self.identity.id,
+        }
+    }
 }
 
 impl<'a> Snapshot<'a> {
@@ -66,7 +121,9 @@ impl<'a> Snapshot<'a> {
             syncs: &context.objects.syncs,
             approvals: &context.objects.approvals,
             actions: &context.objects.actions,
+            deletion_approvals: &context.objects.deletion_approvals,
             selections: &context.caches.selections,
+            installation: Some(context.installation),
         }
     }
 }
@@ -100,19 +157,24 @@ pub(super) fn observe(snapshot: Snapshot<'_>, object: Arc<SyncGroup>) -> Result<
         return Err(blocked("InvalidSpec", message, true));
     }
     let sources = sources(snapshot.sources, &object, &key)
-        .map_err(|(reason, message)| blocked(reason, message, false))?;
+        .map_err(|error| blocked(error.reason(), error.to_string(), false))?;
 
     let clusters = snapshot.selections.get(snapshot.clusters, &object, &selector);
     let syncs = snapshot.syncs.of_group(&key);
     let unreadable = snapshot.clusters.unreadable_in(&key.namespace);
+    let unreadable_syncs = snapshot.syncs.unreadable_in(&key.namespace);
     Ok(Group {
         approvals: snapshot.approvals.indexed(&key),
         actions: snapshot.actions.indexed(&key),
+        deletion_approvals: snapshot
+            .deletion_approvals
+            .indexed(&group_to_delete_from(&key.namespace, &key.name)),
         foreign_names: ForeignNames {
             all: snapshot.syncs.clone(),
             own: syncs.clone(),
             namespace: key.namespace.clone(),
         },
+        identity: identity(snapshot.installation, &object),
         object,
         key,
         strategy,
@@ -120,7 +182,19 @@ pub(super) fn observe(snapshot: Snapshot<'_>, object: Arc<SyncGroup>) -> Result<
         clusters,
         syncs,
         unreadable,
+        unreadable_syncs,
     })
+}
+
+fn identity(installation: Option<&str>, group: &SyncGroup) -> GroupIdentity {
+    match installation {
+        Some(installation) => identity::of_group(installation, group),
+        None => group
+            .status
+            .as_ref()
+            .and_then(|status| status.identity.clone())
+            .unwrap_or_default(),
+    }
 }
 
 /// Returns the first invalid `ignore` of an entry, with the error.
@@ -141,28 +215,59 @@ fn repeated_entry(group: &SyncGroup) -> Option<&str> {
         .find(|name| !names.insert(*name))
 }
 
+/// The reason why a Source of an entry cannot be used.
+#[derive(Debug, thiserror::Error)]
+enum SourceError {
+    /// It does not exist.
+    #[error("spec.syncs[{entry}].sourceRef: Source {source_name:?} not found")]
+    NotFound {
+        /// Name of the entry.
+        entry: String,
+        /// Name of the Source.
+        source_name: String,
+    },
+    /// It has not been fetched yet.
+    #[error("spec.syncs[{entry}].sourceRef: Source {source_name:?} has no revision yet")]
+    NotReady {
+        /// Name of the entry.
+        entry: String,
+        /// Name of the Source.
+        source_name: String,
+    },
+}
+
+impl SourceError {
+    /// The reason of the condition.
+    fn reason(&self) -> &'static str {
+        match self {
+            Self::NotFound { .. } => "SourceNotFound",
+            Self::NotReady { .. } => "SourceNotReady",
+        }
+    }
+}
+
 fn sources(
     known: &Cache<Source>,
     group: &SyncGroup,
     key: &ObjectKey,
-) -> Result<BTreeMap<String, Arc<Source>>, (&'static str, String)> {
+) -> Result<BTreeMap<String, Arc<Source>>, SourceError> {
     let mut sources = BTreeMap::new();
     for entry in &group.spec.syncs {
         let name = &entry.template.source_ref.name;
-        let source = known.get(&ObjectKey::new(&key.namespace, name)).ok_or_else(|| {
-            let message = format!("spec.syncs[{}].sourceRef: Source {name:?} not found", entry.name);
-            ("SourceNotFound", message)
+        let source = known.get(&ObjectKey::new(&key.namespace, name));
+        let source = source.ok_or_else(|| SourceError::NotFound {
+            entry: entry.name.clone(),
+            source_name: name.clone(),
         })?;
         let offers = source
             .status
             .as_ref()
             .is_some_and(|status| !status.revision.is_empty());
         if !offers {
-            let message = format!(
-                "spec.syncs[{}].sourceRef: Source {name:?} has no revision yet",
-                entry.name
-            );
-            return Err(("SourceNotReady", message));
+            return Err(SourceError::NotReady {
+                entry: entry.name.clone(),
+                source_name: name.clone(),
+            });
         }
         sources.insert(name.clone(), source);
     }

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use kube::ResourceExt;
 use starling_api::conditions::MEMBERSHIP_HELD;
-use starling_api::{Cluster, RolloutAction, RolloutApproval, RolloutStatus, Source, SyncGroup, SyncResource};
+use starling_api::{
+    Cluster, DeletionApproval, RolloutAction, RolloutApproval, RolloutStatus, Source, SyncGroup, SyncResource,
+};
 use starling_core::clock_jumps::ClockJumps;
 use starling_core::plan::PlanInput;
 use starling_core::rollout::{self, PlannerInput, Preview};
@@ -15,13 +17,15 @@ use super::leave::Leaving;
 use super::machine::{self, GroupObservations, PassTimes, Store, drive};
 use super::observe::{Snapshot, observe};
 use super::offer::offer;
-use crate::controller::cache::Cache;
-use crate::controller::caches::indexed::{cluster_of, group_of_action, group_of_approval};
+use crate::controller::cache::{Cache, ObjectKey};
+use crate::controller::caches::indexed::{
+    cluster_of, group_of_action, group_of_approval, subject_of_deletions,
+};
 use crate::controller::caches::plan_memo::PlanMemo;
 use crate::controller::caches::release_snapshots::ReleaseSnapshots;
 use crate::controller::caches::selections::SelectionCache;
 use crate::controller::caches::settled_admissions::SettledAdmissions;
-use crate::controller::caches::sync_index::SyncCache;
+use crate::controller::caches::sync_index::{GroupSyncs, SyncCache};
 use crate::controller::gates::GateTasks;
 use crate::controller::hub::{Hub, HubError};
 
@@ -33,6 +37,7 @@ pub struct PreviewObjects {
     syncs: Arc<SyncCache>,
     approvals: Cache<RolloutApproval>,
     actions: Cache<RolloutAction>,
+    deletion_approvals: Cache<DeletionApproval>,
     selections: SelectionCache,
 }
 
@@ -73,6 +78,7 @@ impl PreviewObjects {
         syncs: Vec<SyncResource>,
         approvals: Vec<RolloutApproval>,
         actions: Vec<RolloutAction>,
+        deletion_approvals: Vec<DeletionApproval>,
     ) -> Self {
         let objects = Self {
             sources: Cache::default(),
@@ -80,6 +86,7 @@ impl PreviewObjects {
             syncs: Arc::new(Cache::indexed_by(cluster_of)),
             approvals: Cache::indexed_by(group_of_approval),
             actions: Cache::indexed_by(group_of_action),
+            deletion_approvals: Cache::indexed_by(subject_of_deletions),
             selections: SelectionCache::default(),
         };
         for source in sources {
@@ -97,7 +104,29 @@ impl PreviewObjects {
         for action in actions {
             objects.actions.observe_write(action);
         }
+        for approval in deletion_approvals {
+            objects.deletion_approvals.observe_write(approval);
+        }
         objects
+    }
+
+    /// The Syncs of a group.
+    #[must_use]
+    pub fn syncs_of(&self, group: &SyncGroup) -> Arc<GroupSyncs> {
+        self.syncs.of_group(&ObjectKey::of(group))
+    }
+
+    fn snapshot(&self) -> Snapshot<'_> {
+        Snapshot {
+            sources: &self.sources,
+            clusters: &self.clusters,
+            syncs: &self.syncs,
+            approvals: &self.approvals,
+            actions: &self.actions,
+            deletion_approvals: &self.deletion_approvals,
+            selections: &self.selections,
+            installation: None,
+        }
     }
 }
 
@@ -111,18 +140,11 @@ pub async fn preview_plan(
     group: SyncGroup,
     now: Timestamp,
 ) -> Result<PlanPreview, PlanPreviewError> {
-    let snapshot = Snapshot {
-        sources: &objects.sources,
-        clusters: &objects.clusters,
-        syncs: &objects.syncs,
-        approvals: &objects.approvals,
-        actions: &objects.actions,
-        selections: &objects.selections,
-    };
-    let group = observe(snapshot, Arc::new(group)).map_err(|blocked| PlanPreviewError::Blocked {
-        reason: blocked.reason,
-        message: blocked.message,
-    })?;
+    let group =
+        observe(objects.snapshot(), Arc::new(group)).map_err(|blocked| PlanPreviewError::Blocked {
+            reason: blocked.reason,
+            message: blocked.message,
+        })?;
     let offer = offer(now, &group);
     // Only the controller observes when clusters begin to leave; the condition reports it.
     let conditions = group.object.status.iter().flat_map(|status| &status.conditions);
@@ -150,6 +172,7 @@ pub async fn preview_plan(
         leaving: &leaving,
         store,
         settled: &SettledAdmissions::default(),
+        now,
     };
     let preview = drive(rollout::preview, &facts, None, &mut observed).await?;
     let PlannerInput { rolling, input } = match preview {
@@ -175,7 +198,9 @@ mod tests {
     use serde::de::DeserializeOwned;
     use serde_json::{Value, json};
     use starling_api::SyncGroupStatus;
+    use starling_core::rollout::{Admission, ReleaseSnapshot, Rolling};
 
+    use super::super::sync;
     use super::*;
     use crate::controller::hub::testing::empty;
 
@@ -215,12 +240,74 @@ mod tests {
         group
     }
 
+    /// Guards against an admission that is forgotten until an event comes: its Sync cannot be built, and the pass
+    /// reported all admissions as written.
+    #[test]
+    fn an_admission_without_a_sync_is_reported() {
+        let cluster = object(
+            "Cluster",
+            "c1",
+            &json!({"kubeConfig": {"secretRef": {"name": "s"}}}),
+        );
+        let group = rolling(|_| "sha256:11".into());
+        let rollout = group.status.clone().unwrap().rollout.unwrap();
+        let snapshot = ReleaseSnapshot {
+            digest: "sha256:11".into(),
+            revisions: Vec::new(),
+            entries: group.spec.syncs.clone(),
+        };
+        let objects = PreviewObjects::of(
+            vec![source()],
+            vec![cluster],
+            Vec::new(),
+            Vec::new(),
+            Vec::new(),
+            Vec::new(),
+        );
+        let group = observe(objects.snapshot(), Arc::new(group)).map_err(|blocked| blocked.message);
+        let group = group.unwrap();
+        let admission = |cluster: &str, entry: &str, release: &str| Admission {
+            cluster: cluster.into(),
+            entry: entry.into(),
+            release: release.into(),
+            rollout: 3,
+            target: "t".into(),
+            revision: REVISION.into(),
+            at: Timestamp::UNIX_EPOCH,
+            retried_for: None,
+        };
+        let admissions = [
+            admission("c1", "app", "sha256:11"),
+            admission("gone", "app", "sha256:11"),
+            admission("c1", "gone", "sha256:11"),
+            admission("c1", "app", "sha256:22"),
+        ];
+        let rolling = Rolling {
+            rollout,
+            snapshot: Arc::new(snapshot),
+            known_good: None,
+        };
+        let (syncs, not_built) = sync::mk_syncs(&group, Some(&rolling), &admissions);
+        assert_eq!(syncs.len(), 1);
+        let errors: Vec<String> = not_built.iter().map(|(_, error)| error.to_string()).collect();
+        assert_eq!(
+            errors,
+            [
+                "cluster gone is not selected",
+                "release sha256:11 has no entry \"gone\"",
+                "release sha256:22 is neither the current nor the last known good one",
+            ]
+        );
+        let (syncs, not_built) = sync::mk_syncs(&group, None, &admissions);
+        assert_eq!((syncs.len(), not_built.len()), (0, 4));
+    }
+
     /// Rollout 3 is blocked with `ReleaseNotFound` in status. `starling why` must not report that no rollout has
     /// started.
     #[tokio::test]
     async fn why_tells_of_a_rollout_whose_release_is_lost() {
         let group = rolling(|_| "sha256:11".into());
-        let objects = PreviewObjects::of(vec![source()], Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let objects = PreviewObjects::of(vec![source()], vec![], vec![], vec![], vec![], vec![]);
         let why = preview_plan(&empty(), &objects, group, Timestamp::now())
             .await
             .unwrap_err();
@@ -231,7 +318,7 @@ mod tests {
     /// The checker, the journal, `verify` and `why` all cover removals. The entry `old` was removed from the group, and
     /// its Sync on `c1` waits to be removed.
     #[tokio::test]
-    async fn why_is_told_which_syncs_leave() {
+    async fn why_gets_the_syncs_that_leave() {
         let cluster = object(
             "Cluster",
             "c1",
@@ -244,7 +331,7 @@ mod tests {
             let template = &group.spec.syncs[0].template;
             starling_core::target::of_release(&[("app", REVISION, template)])
         });
-        let objects = PreviewObjects::of(vec![source()], vec![cluster], vec![sync], Vec::new(), Vec::new());
+        let objects = PreviewObjects::of(vec![source()], vec![cluster], vec![sync], vec![], vec![], vec![]);
         let found = preview_plan(&empty(), &objects, group, Timestamp::now())
             .await
             .unwrap();

@@ -1,4 +1,6 @@
-//! Reports that a group cannot roll out.
+//! Reports that a group cannot roll out, or that a queued release cannot.
+
+use std::collections::BTreeSet;
 
 use kube::ResourceExt;
 use starling_api::conditions::{self, ConditionStatus, RESTORE_DETECTED};
@@ -7,7 +9,7 @@ use starling_core::restore::RestoreFinding;
 use starling_core::rollout::{PassFacts, blocked_status};
 
 use super::super::{ReconcileError, held_after_restore, ready, stalled};
-use super::observe::GroupBlocked;
+use super::observe::{Group, GroupBlocked};
 use crate::controller::context::GroupContext;
 use crate::controller::event_handlers::ChangedBy;
 
@@ -63,6 +65,26 @@ pub(super) async fn held(
         context.events.warning(object, RESTORE_DETECTED, note).await;
     }
     Ok(())
+}
+
+/// Records an event for each queued release that left the queue because it is no longer stored.
+pub(super) async fn dropped(context: GroupContext<'_>, group: &Group, releases: &BTreeSet<String>) {
+    let status = group.object.status.as_ref();
+    for release in releases {
+        let mut queue = status.iter().flat_map(|status| &status.queue);
+        let waiting = queue.find(|waiting| waiting.release == *release);
+        let revisions = waiting.map(|waiting| waiting.revisions.iter().map(|of| of.revision.as_str()));
+        let revisions: Vec<&str> = revisions.into_iter().flatten().collect();
+        let note = format!(
+            "queued release {release} ({}) will not roll out: its ControllerRevision was deleted or changed",
+            revisions.join(", ")
+        );
+        tracing::warn!(group = %group.key, %release, "queued release no longer stored");
+        context
+            .events
+            .warning(&*group.object, "ReleaseDropped", note)
+            .await;
+    }
 }
 
 async fn write(

@@ -6,7 +6,7 @@ use starling_api::{
     ROLLOUT, SyncEntry, SyncResource, SyncSpec, SyncTemplate,
 };
 use starling_core::expand::{self, ClusterFacts, ParameterError};
-use starling_core::rollout::{Admission, AdmissionRef, Decided};
+use starling_core::rollout::{Admission, AdmissionRef, Rolling};
 use starling_core::target;
 
 use super::observe::Group;
@@ -50,18 +50,64 @@ pub(super) fn template_for(
     Ok(template)
 }
 
-/// Returns the whole Sync for an admission; `None` for a cluster or an entry that does not exist, which the planner
-/// excludes.
-pub(super) fn mk_sync(group: &Group, decided: &Decided, admission: &Admission) -> Option<SyncResource> {
-    let rolling = &decided.rolling;
+/// The reason why the Sync of an admission cannot be built. The planner excludes all of them.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum NotAdmissible {
+    /// The pass has no plan.
+    #[error("the pass has no plan")]
+    NoPlan,
+    /// The rollout is of other releases.
+    #[error("release {0} is neither the current nor the last known good one")]
+    OtherRelease(String),
+    /// The release has no such entry.
+    #[error("release {release} has no entry {entry:?}")]
+    NoEntry {
+        /// Digest of the release.
+        release: String,
+        /// Name of the entry.
+        entry: String,
+    },
+    /// The group does not select the cluster.
+    #[error("cluster {0} is not selected")]
+    NotSelected(String),
+    /// The cluster lacks a parameter.
+    #[error("a parameter cannot be resolved")]
+    Parameter(#[from] ParameterError),
+}
+
+/// Returns the Syncs for the admissions of a rollout, and those admissions for which none can be built.
+pub(super) fn mk_syncs<'a>(
+    group: &Group,
+    rolling: Option<&Rolling>,
+    admissions: &'a [Admission],
+) -> (Vec<SyncResource>, Vec<(&'a Admission, NotAdmissible)>) {
+    let (mut syncs, mut not_built) = (Vec::with_capacity(admissions.len()), Vec::new());
+    for admission in admissions {
+        let built = rolling.ok_or(NotAdmissible::NoPlan);
+        match built.and_then(|rolling| mk_sync(group, rolling, admission)) {
+            Ok(sync) => syncs.push(sync),
+            Err(error) => not_built.push((admission, error)),
+        }
+    }
+    (syncs, not_built)
+}
+
+/// Returns the whole Sync for an admission.
+fn mk_sync(group: &Group, rolling: &Rolling, admission: &Admission) -> Result<SyncResource, NotAdmissible> {
     let snapshots = [Some(&rolling.snapshot), rolling.known_good.as_ref()];
     let snapshot = snapshots
         .into_iter()
         .flatten()
-        .find(|snapshot| snapshot.digest == admission.release)?;
-    let entry = snapshot.entry(&admission.entry)?;
-    let cluster = group.clusters.get(&admission.cluster)?;
-    let template = template_for(group, entry, &admission.cluster, cluster).ok()?;
+        .find(|snapshot| snapshot.digest == admission.release)
+        .ok_or_else(|| NotAdmissible::OtherRelease(admission.release.clone()))?;
+    let no_entry = || NotAdmissible::NoEntry {
+        release: admission.release.clone(),
+        entry: admission.entry.clone(),
+    };
+    let entry = snapshot.entry(&admission.entry).ok_or_else(no_entry)?;
+    let cluster = group.clusters.get(&admission.cluster);
+    let cluster = cluster.ok_or_else(|| NotAdmissible::NotSelected(admission.cluster.clone()))?;
+    let template = template_for(group, entry, &admission.cluster, cluster)?;
     let mut sync = SyncResource::new(
         &name_of(group, &admission.cluster, &admission.entry),
         SyncSpec {
@@ -71,6 +117,8 @@ pub(super) fn mk_sync(group: &Group, decided: &Decided, admission: &Admission) -
             }),
             cluster_ref: LocalRef::new(&admission.cluster),
             revision: admission.revision.clone(),
+            // Users set it on the Sync, and the budget of the group applies too.
+            deletion_budget: None,
             template,
         },
     );
@@ -98,5 +146,5 @@ pub(super) fn mk_sync(group: &Group, decided: &Decided, admission: &Admission) -
         annotations.extend([REQUESTED_AT, RETRIED_FOR].map(|key| (key.to_owned(), requested_at.to_string())));
     }
     sync.metadata.annotations = Some(annotations);
-    Some(sync)
+    Ok(sync)
 }

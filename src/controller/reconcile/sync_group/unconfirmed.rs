@@ -1,8 +1,8 @@
 //! Confirms the writes of a pass that failed, before the caches are used: reads the written objects again, and ends in
 //! the ledger the rollouts that status has ended.
 
-use kube::ResourceExt as _;
 use starling_api::{SyncGroup, SyncResource};
+use starling_core::identity;
 
 use super::super::ReconcileError;
 use crate::controller::cache::ObjectKey;
@@ -34,8 +34,8 @@ pub(super) async fn clear_up(context: GroupContext<'_>, key: &ObjectKey) -> Resu
     if let Some(group) = context.objects.groups.get(key)
         && let Some(status) = &group.status
     {
-        let uid = group.uid().unwrap_or_default();
-        interpreter::close_rollouts(context.ledger, &uid, status, context.clock.now()).await?;
+        let id = identity::id_of(context.installation, &group);
+        interpreter::close_rollouts(context.ledger, &id, status, context.clock.now()).await?;
     }
     context.caches.unconfirmed_writes.forget(key);
     Ok(())

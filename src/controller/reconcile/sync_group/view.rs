@@ -5,15 +5,15 @@ use std::collections::BTreeMap;
 use kube::ResourceExt;
 use starling_api::{ADMITTED_AT, Cluster, RELEASE, RETRIED_FOR, SyncEntry, SyncResource, SyncStatus};
 use starling_core::expand::ParameterError;
-use starling_core::plan::{ClusterView, EntryView, ObservedSync, Progress};
+use starling_core::plan::{ClusterView, EntryView, ObservedSync, Progress, UnresolvedTarget};
 use starling_core::progress::{Admitted, progress};
 use starling_core::rollout::{ReleaseSnapshot, Rolling};
 use starling_core::target;
 
-use super::super::cluster::reach;
+use super::super::cluster::{jitter_id, reach};
 use super::digest;
 use super::observe::Group;
-use super::sync::template_for;
+use super::sync::{name_of, template_for};
 use crate::controller::caches::plan_memo::{Expanded, ObjectState, PlanMemo, Wanted};
 
 /// Returns the views of all clusters, and computes those of changed clusters.
@@ -46,7 +46,9 @@ pub(super) fn clusters(
     for (name, cluster) in changed.clusters {
         let view = cluster_view(group, rolling, known, &name, &cluster);
         // The name of a Sync that does not exist yet depends on the names of other Syncs.
-        let lasting = !any_depends || view.entries.values().all(|entry| entry.observed.is_some());
+        // So does whether a Sync is readable.
+        let lasting = (!any_depends && group.unreadable_syncs.is_empty())
+            || view.entries.values().all(|entry| entry.observed.is_some());
         known.views.set(name, view, lasting);
     }
     known.views.lend()
@@ -91,11 +93,13 @@ fn cluster_view(
             let wanted = wanted(group, &rolling.snapshot, &mut known.wanted, entry, name, cluster);
             let view = EntryView {
                 wanted: match wanted {
+                    // An unreadable Sync looks like a cluster that has not started.
+                    _ if is_unreadable(group, name, &entry.name) => Err(unreadable(group, name, &entry.name)),
                     Ok(expanded) => {
                         directories.insert(entry.name.clone(), expanded.directory);
                         Ok(expanded.target)
                     }
-                    Err(lacking) => Err(lacking.to_string()),
+                    Err(error) => Err(error.into()),
                 },
                 known_good,
                 observed,
@@ -109,10 +113,25 @@ fn cluster_view(
     ClusterView {
         stage: place.stage,
         windows: place.windows,
-        uid: cluster.uid().unwrap_or_else(|| name.to_owned()),
+        id: jitter_id(cluster),
         reach: reach(cluster),
         entries,
     }
+}
+
+/// Whether the Sync of an entry on a cluster exists and cannot be decoded, since another version has written it.
+fn is_unreadable(group: &Group, cluster: &str, entry: &str) -> bool {
+    !group.unreadable_syncs.is_empty()
+        && group.syncs.get(cluster, entry).is_none()
+        && group.unreadable_syncs.contains(&name_of(group, cluster, entry))
+}
+
+fn unreadable(group: &Group, cluster: &str, entry: &str) -> UnresolvedTarget {
+    UnresolvedTarget::new(format!(
+        "Sync {} is not readable, so it is not written; it may be of a newer version of Starling, and the log of the \
+         controller has the reason",
+        name_of(group, cluster, entry)
+    ))
 }
 
 /// Returns the target of an entry of a release on one cluster.

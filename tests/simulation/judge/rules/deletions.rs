@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use starling_api::SyncResource;
 use starling_api::{
@@ -11,8 +11,8 @@ use starling_api::{
 
 use super::targets::{attempt_limit, is_current, targets};
 use crate::judge::history::{Key, Verb, Write};
-use crate::judge::hub::{Id, Version, earlier, span};
-use crate::judge::member::{Member, owner, uid};
+use crate::judge::hub::{Id, Version, after, earlier, span};
+use crate::judge::member::{Member, is_own, owner, uid};
 use crate::judge::render::annotation;
 use crate::judge::targets::Target;
 use crate::judge::violation::{Rule, Violation};
@@ -23,19 +23,19 @@ const APPROVAL_MINIMUM: usize = 10;
 
 /// Identifies the controller's deletions on the management cluster. They have no field manager, and the controller's
 /// client has no user agent; a test that acts as an operator has to set one.
-pub(super) const AGENTS: [&str; 3] = [FIELD_MANAGER, GROUP_MANAGER, ""];
+const AGENTS: [&str; 3] = [FIELD_MANAGER, GROUP_MANAGER, ""];
 
 /// Starling deletes an object on a member only if all of this is true:
 ///
 /// - the current inventory on that member lists it, with its UID (or without a UID, if the object has the label of that
 ///   inventory's owner: it was claimed, and its apply is unconfirmed);
-/// - no annotation asks to keep it;
+/// - no annotation asks to keep it, and if it is pruned, `pruneGrace` has passed;
 /// - there is a reason: a target of the owner's Sync that may be in progress does not render it, prunes, and renders
 ///   something or may be empty; or renders it, may recreate it, and does; or the Sync is being deleted with
 ///   `deletionPolicy: Delete`;
 /// - no other Sync of the group on that cluster renders a pruned object; and without an approval it is no Namespace,
-///   CustomResourceDefinition or PersistentVolumeClaim, and not ten or more objects and more than half of the inventory
-///   at once.
+///   CustomResourceDefinition, PersistentVolume or PersistentVolumeClaim, and not ten or more objects and more than
+///   half of the inventory at once.
 ///
 /// Starling deletes a Sync of a group only if its cluster was not selected, its entry not in the group, or the group
 /// being deleted, as far as the controller could know: an empty list is none of these.
@@ -141,8 +141,12 @@ fn has_reason(
         return Ok(());
     }
     let without = current.iter().filter(|target| target.renders(&key).is_none());
-    let Some(target) = { without }.find(|target| may_prune(target)) else {
+    let mut without = without.filter(|target| may_prune(target)).peekable();
+    if without.peek().is_none() {
         return Err("no target with pruning renders a set without it".into());
+    }
+    let Some(target) = without.find(|target| is_after_grace(target, write.at)) else {
+        return Err("its grace before the prune had not ended".into());
     };
     if let Some(sibling) = sibling_with(world, cluster, owner, &key, write) {
         return Err(format!("{} renders it, of the same group", sibling.id.name));
@@ -150,11 +154,7 @@ fn has_reason(
     let approved = timelines
         .iter()
         .any(|timeline| is_approved(world, timeline, write));
-    let deletes_other_objects = matches!(
-        key.kind.as_str(),
-        "Namespace" | "CustomResourceDefinition" | "PersistentVolumeClaim"
-    );
-    if deletes_other_objects && !approved {
+    if takes_others_along(&key) && !approved {
         return Err("its deletion deletes other objects, without an approval".into());
     }
     let pruned = prunes.entry((label.clone(), target.index)).or_default();
@@ -186,6 +186,11 @@ fn sibling_with<'w>(
     })
 }
 
+/// Whether the grace before a prune is over: since the target is the one of its Sync, at the earliest.
+fn is_after_grace(target: &Target, at: Timestamp) -> bool {
+    after(target.at, span(target.desired.template.prune_grace)) <= at
+}
+
 fn may_prune(target: &Target) -> bool {
     let template = &target.desired.template;
     let complete = target
@@ -207,6 +212,18 @@ fn is_recreated(member: &Member<'_>, target: &Target, key: &Key, write: &Write) 
         .filter(|version| version.write.at >= write.at);
     may && later
         .any(|version| version.write.verb == Verb::Write && uid(&version.write.object) != uid(&write.object))
+}
+
+/// Whether the object was deleted in order to recreate it: the next write of that name is ours, and soon.
+pub(super) fn is_recreation(member: &Member<'_>, write: &Write) -> bool {
+    let mut later = member
+        .versions(&write.key())
+        .iter()
+        .filter(|version| version.write.at >= write.at && !std::ptr::eq(version.write, write));
+    later.next().is_some_and(|next| {
+        let is_soon = next.write.at.duration_since(write.at) <= SignedDuration::from_mins(1);
+        next.write.verb == Verb::Write && is_own(next.write) && is_soon
+    })
 }
 
 pub(super) fn is_being_deleted(timeline: &SyncTimeline<'_>, write: &Write) -> bool {
@@ -234,28 +251,41 @@ fn is_approved(world: &World<'_>, timeline: &SyncTimeline<'_>, write: &Write) ->
     })
 }
 
+/// Returns the writes with which the controller began to delete a Sync.
+pub(super) fn begun_by_us<'t>(
+    timeline: &'t SyncTimeline<'_>,
+) -> impl Iterator<Item = &'t Version<SyncResource>> {
+    let versions = timeline.track.versions();
+    let begins = move |(place, version): (usize, &'t Version<SyncResource>)| {
+        let before = place.checked_sub(1).and_then(|before| versions.get(before));
+        let had_begun = before.is_some_and(|before| before.object.metadata.deletion_timestamp.is_some());
+        let by_us = AGENTS.contains(&version.manager.as_str());
+        (version.verb != Verb::Write && !had_begun && by_us).then_some(version)
+    };
+    versions.iter().enumerate().filter_map(begins)
+}
+
 /// Returns the deletions of a group's Syncs without a reason.
 fn deleted_syncs(world: &World<'_>, timeline: &SyncTimeline<'_>) -> Vec<Violation> {
-    let mut found = Vec::new();
-    let mut before: Option<&Version<SyncResource>> = None;
-    for version in timeline.track.versions() {
-        let begun = before.is_some_and(|before| before.object.metadata.deletion_timestamp.is_some());
-        before = Some(version);
-        let by_us = AGENTS.contains(&version.manager.as_str());
-        if version.verb == Verb::Write || begun || !by_us || was_deselected(world, timeline, version) {
-            continue;
-        }
-        found.push(Violation {
-            rule: Rule::Deletion,
-            at: version.at,
-            cluster: Some(timeline.cluster.clone()),
-            message: format!(
-                "Sync {} was deleted, although its group still has the cluster",
-                timeline.id.name
-            ),
-        });
-    }
-    found
+    let begun = begun_by_us(timeline).filter(|version| !was_deselected(world, timeline, version));
+    let violation = |version: &Version<SyncResource>| Violation {
+        rule: Rule::Deletion,
+        at: version.at,
+        cluster: Some(timeline.cluster.clone()),
+        message: format!(
+            "Sync {} was deleted, although its group still has the cluster",
+            timeline.id.name
+        ),
+    };
+    begun.map(violation).collect()
+}
+
+/// Whether the deletion of an object deletes others.
+pub(super) fn takes_others_along(key: &Key) -> bool {
+    matches!(
+        key.kind.as_str(),
+        "Namespace" | "CustomResourceDefinition" | "PersistentVolume" | "PersistentVolumeClaim"
+    )
 }
 
 /// Whether the cluster or the entry was not in the group at some moment within the lag, or the group was being deleted.

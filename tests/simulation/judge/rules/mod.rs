@@ -3,6 +3,7 @@
 mod claims;
 mod completion;
 mod converged;
+mod counted;
 mod deletions;
 mod idle_writes;
 mod inventory;
@@ -22,7 +23,7 @@ use super::world::World;
 type Check = fn(&World<'_>) -> Vec<Violation>;
 
 /// All rules.
-pub(crate) const ALL: [Check; 19] = [
+pub(crate) const ALL: [Check; 21] = [
     claims::claims_are_true,
     claims::health_is_of_the_applied_target,
     claims::groups_report_their_clusters,
@@ -37,9 +38,11 @@ pub(crate) const ALL: [Check; 19] = [
     converged::others_converge,
     converged::other_objects_are_applied_and_failures_are_named,
     deletions::deletions_have_a_reason,
+    counted::deletions_are_counted,
     removals::removals_wait,
     removals::objects_go_in_order,
     reasons::waits_are_explained,
     suspended::nothing_is_written_while_suspended,
+    suspended::nothing_is_written_after_a_restore,
     idle_writes::nothing_is_written_while_idle,
 ];

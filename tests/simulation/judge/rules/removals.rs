@@ -6,7 +6,8 @@ use jiff::Timestamp;
 use starling_api::{APPROVE_MEMBERSHIP, DeletionPolicy, SyncGroup, SyncResource};
 use starling_core::object::{DeletionStep, ObjectId};
 
-use super::deletions::{AGENTS, had_begun, is_being_deleted};
+use super::deletions::{begun_by_us, had_begun, is_being_deleted, takes_others_along};
+use super::suspended::is_set_back;
 use super::targets::attempt_limit;
 use crate::judge::actions::{actions, is_paused};
 use crate::judge::history::{Key, Verb, Write};
@@ -17,7 +18,8 @@ use crate::judge::world::{SyncTimeline, World};
 
 /// Starling begins to delete a Sync of a group only if none of this is true, as far as the controller must have known:
 ///
-/// - the group is suspended, or, unless the group is being deleted, an operator paused its rollout;
+/// - the group is suspended, or reports that the management cluster was set back, or, unless the group is being
+///   deleted, an operator paused its rollout;
 /// - the cluster is not selected, and: the Sync is suspended; or the cluster was selected within `unselectedGrace`; or
 ///   more than `maxUnselected` clusters are not selected, without an approval; or its objects are deleted, and as many
 ///   other clusters as `maxConcurrency` are losing theirs.
@@ -50,18 +52,6 @@ pub(super) fn removals_wait(world: &World<'_>) -> Vec<Violation> {
     found
 }
 
-/// Returns the writes with which the controller began to delete a Sync.
-fn begun_by_us<'t>(timeline: &'t SyncTimeline<'_>) -> impl Iterator<Item = &'t Version<SyncResource>> {
-    let versions = timeline.track.versions();
-    let begins = move |(place, version): (usize, &'t Version<SyncResource>)| {
-        let before = place.checked_sub(1).and_then(|before| versions.get(before));
-        let had_begun = before.is_some_and(|before| before.object.metadata.deletion_timestamp.is_some());
-        let by_us = AGENTS.contains(&version.manager.as_str());
-        (version.verb != Verb::Write && !had_begun && by_us).then_some(version)
-    };
-    versions.iter().enumerate().filter_map(begins)
-}
-
 /// The begin of the deletion of a Sync.
 struct Removal<'r, 'w> {
     world: &'r World<'w>,
@@ -78,6 +68,9 @@ impl Removal<'_, '_> {
         let known = self.known();
         if self.groups.always(known, at, |group| group.spec.suspend) {
             return Some("while its group was suspended");
+        }
+        if self.groups.always(known, at, is_set_back) {
+            return Some("after a restore of the management cluster");
         }
         if group.metadata.deletion_timestamp.is_some() {
             return None;
@@ -222,13 +215,6 @@ pub(super) fn objects_go_in_order(world: &World<'_>) -> Vec<Violation> {
         }
     }
     found
-}
-
-fn takes_others_along(key: &Key) -> bool {
-    matches!(
-        key.kind.as_str(),
-        "Namespace" | "CustomResourceDefinition" | "PersistentVolume" | "PersistentVolumeClaim"
-    )
 }
 
 fn was_there_before(member: &Member<'_>, write: &Write) -> bool {

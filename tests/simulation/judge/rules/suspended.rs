@@ -1,9 +1,11 @@
-//! No write while suspended.
+//! No write while suspended, or after a restore.
 
 use jiff::SignedDuration;
+use starling_api::SyncGroup;
+use starling_api::conditions::{self, RESTORE_DETECTED};
 
 use super::targets::attempt_limit;
-use crate::judge::hub::{earlier, span};
+use crate::judge::hub::{Id, earlier, span};
 use crate::judge::member::owner;
 use crate::judge::violation::{Rule, Violation};
 use crate::judge::world::World;
@@ -51,4 +53,51 @@ pub(super) fn nothing_is_written_while_suspended(world: &World<'_>) -> Vec<Viola
         }
     }
     found
+}
+
+/// After a restore of the management cluster no object is written on a member, until a person releases it.
+///
+/// Evidence: the condition `RestoreDetected` of the group of the Sync in the owner label. An attempt under way is not
+/// stopped.
+pub(super) fn nothing_is_written_after_a_restore(world: &World<'_>) -> Vec<Violation> {
+    let mut found = Vec::new();
+    for (&cluster, members) in &world.members {
+        for write in members
+            .iter()
+            .flat_map(|member| &member.own_writes)
+            .map(|own| own.write)
+        {
+            let of = world.owner(owner(&write.object));
+            let timelines = of
+                .map(|owner| world.timelines(owner, cluster))
+                .unwrap_or_default();
+            let is_held = timelines.iter().any(|timeline| {
+                let target = timeline.target_at(write.at);
+                let timeout = target.map_or(SignedDuration::ZERO, |target| {
+                    span(target.desired.template.timeout)
+                });
+                let from = earlier(write.at, attempt_limit(world, timeout));
+                let groups = timeline
+                    .owner_group()
+                    .and_then(|(namespace, name)| world.hub.groups.get(&Id::new(namespace, name)));
+                groups.is_some_and(|groups| groups.always(from, write.at, is_set_back))
+            });
+            if is_held {
+                found.push(Violation {
+                    rule: Rule::AfterRestore,
+                    at: write.at,
+                    cluster: Some(cluster.to_owned()),
+                    message: format!("{} was written after a restore", write.key()),
+                });
+            }
+        }
+    }
+    found
+}
+
+/// Whether a group reports that the management cluster was set back.
+pub(super) fn is_set_back(group: &SyncGroup) -> bool {
+    let status = group.status.as_ref();
+    let found = status.and_then(|status| conditions::find(&status.conditions, RESTORE_DETECTED));
+    found.is_some_and(|condition| condition.status == "True")
 }

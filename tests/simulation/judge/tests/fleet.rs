@@ -82,6 +82,8 @@ impl World {
             concurrency: 20,
             kustomize: None,
             sops: None,
+            deletions: Default::default(),
+            addresses: Default::default(),
         };
         self.controller = Some(Controller::start(self.hub.clone(), settings, Readiness::default()).await?);
         Ok(())

@@ -1,6 +1,7 @@
 //! Histories that the judge has to accept, and histories that the judge has to reject.
 
 mod accepted;
+mod deletions;
 mod fleet;
 mod recorded;
 mod rejected;
@@ -11,6 +12,7 @@ mod tamper;
 
 use std::collections::BTreeSet;
 
+use self::script::Script;
 use super::{History, Rule, judge};
 
 /// Returns the rules that a history breaks, and the messages of the violations.
@@ -19,4 +21,34 @@ fn broken(history: &History) -> (BTreeSet<Rule>, String) {
     let message: Vec<String> = violations.iter().map(ToString::to_string).collect();
     let rules = violations.iter().map(|violation| violation.rule).collect();
     (rules, message.join("\n"))
+}
+
+/// A history by its name, and the one rule that it breaks.
+type BadCase = (&'static str, Rule, fn() -> Script);
+
+/// A history that breaks no rule, by its name.
+type GoodCase = (&'static str, fn() -> Script);
+
+fn assert_rejected(cases: &[BadCase]) {
+    let mut failures = Vec::new();
+    for (name, rule, script) in cases {
+        let (rules, message) = broken(&script().end());
+        if rules.iter().ne([rule]) {
+            failures.push(format!(
+                "{name}: expected {rule:?} alone, found {rules:?}\n{message}"
+            ));
+        }
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n\n"));
+}
+
+fn assert_accepted(cases: &[GoodCase]) {
+    let mut failures = Vec::new();
+    for (name, script) in cases {
+        let (rules, message) = broken(&script().end());
+        if !rules.is_empty() {
+            failures.push(format!("{name}:\n{message}"));
+        }
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n\n"));
 }

@@ -3,12 +3,12 @@
 use serde_json::{Value, json};
 
 use super::accepted::first_commit_applied;
-use super::broken;
 use super::script::{Script, labelled, rendered, sync};
+use super::{BadCase, GoodCase, assert_accepted, assert_rejected};
 use crate::judge::Rule;
 
 /// Returns three clusters with the first commit, and a group whose clusters lose their objects when they leave.
-fn deleting(more: &Value) -> Script {
+pub(super) fn deleting(more: &Value) -> Script {
     let mut script = first_commit_applied();
     edit_group(&mut script, |spec| {
         spec["whenUnselected"] = "Delete".into();
@@ -24,7 +24,7 @@ fn edit_group(script: &mut Script, change: impl FnOnce(&mut Value)) {
     script.edit("SyncGroup", "shop", "kubectl", |group| change(&mut group["spec"]));
 }
 
-fn select(script: &mut Script, cluster: &str, selected: bool) {
+pub(super) fn select(script: &mut Script, cluster: &str, selected: bool) {
     script.edit("Cluster", cluster, "kubectl", |cluster| {
         cluster["metadata"]["labels"] = if selected {
             json!({"fleet": "yes"})
@@ -35,7 +35,7 @@ fn select(script: &mut Script, cluster: &str, selected: bool) {
 }
 
 /// The controller begins to delete the Sync of a cluster with its objects.
-fn begin(script: &mut Script, cluster: &str) {
+pub(super) fn begin(script: &mut Script, cluster: &str) {
     script.edit("Sync", &sync(cluster), "starling", |sync| {
         sync["spec"]["deletionPolicy"] = "Delete".into();
     });
@@ -51,12 +51,16 @@ fn end(script: &mut Script, cluster: &str) {
     script.delete_cr("Sync", &sync(cluster), "", false);
 }
 
-/// The clusters leave, and the controller begins with one of them after a minute.
-fn one_leaves(more: &Value) -> Script {
-    let mut script = deleting(more);
-    select(&mut script, "c", false);
+/// A cluster leaves, and the controller begins after a minute.
+fn leaves(script: &mut Script) {
+    select(script, "c", false);
     script.wait(60);
-    begin(&mut script, "c");
+    begin(script, "c");
+}
+
+pub(super) fn one_leaves(more: &Value) -> Script {
+    let mut script = deleting(more);
+    leaves(&mut script);
     script
 }
 
@@ -110,9 +114,7 @@ fn list(script: &mut Script, objects: &[(&str, &str, &str)]) {
     }
 }
 
-type Case = (&'static str, Rule, fn() -> Script);
-
-const BAD: [Case; 18] = [
+const BAD: [BadCase; 18] = [
     ("a cluster leaves a suspended group", Rule::Removal, || {
         one_leaves(&json!({"suspend": true}))
     }),
@@ -132,9 +134,7 @@ const BAD: [Case; 18] = [
         let mut script = deleting(&json!({}));
         script.add_action("Pause", &json!({}));
         script.wait(60);
-        select(&mut script, "c", false);
-        script.wait(60);
-        begin(&mut script, "c");
+        leaves(&mut script);
         script
     }),
     (
@@ -146,9 +146,7 @@ const BAD: [Case; 18] = [
                 script.add_action(action, &json!({}));
                 script.wait(60);
             }
-            select(&mut script, "c", false);
-            script.wait(60);
-            begin(&mut script, "c");
+            leaves(&mut script);
             script
         },
     ),
@@ -156,9 +154,7 @@ const BAD: [Case; 18] = [
         let mut script = deleting(&json!({}));
         suspend_sync(&mut script, true);
         script.wait(60);
-        select(&mut script, "c", false);
-        script.wait(60);
-        begin(&mut script, "c");
+        leaves(&mut script);
         script
     }),
     (
@@ -276,19 +272,8 @@ const BAD: [Case; 18] = [
 
 #[test]
 fn removals_that_break_one_rule_are_rejected() {
-    let mut failures = Vec::new();
-    for (name, rule, script) in BAD {
-        let (rules, message) = broken(&script().end());
-        if rules.iter().ne([&rule]) {
-            failures.push(format!(
-                "{name}: expected {rule:?} alone, found {rules:?}\n{message}"
-            ));
-        }
-    }
-    assert!(failures.is_empty(), "{}", failures.join("\n\n"));
+    assert_rejected(&BAD);
 }
-
-type GoodCase = (&'static str, fn() -> Script);
 
 const GOOD: [GoodCase; 9] = [
     ("after the group was resumed", || {
@@ -313,16 +298,12 @@ const GOOD: [GoodCase; 9] = [
         script.add_action("Pause", &json!({}));
         script.wait(60);
         script.add_action("Resume", &json!({}));
-        select(&mut script, "c", false);
-        script.wait(60);
-        begin(&mut script, "c");
+        leaves(&mut script);
         script
     }),
     ("after the grace", || {
         let mut script = deleting(&json!({"unselectedGrace": "50s"}));
-        select(&mut script, "c", false);
-        script.wait(60);
-        begin(&mut script, "c");
+        leaves(&mut script);
         end(&mut script, "c");
         script
     }),
@@ -380,12 +361,5 @@ const GOOD: [GoodCase; 9] = [
 
 #[test]
 fn removals_that_waited_are_accepted() {
-    let mut failures = Vec::new();
-    for (name, script) in GOOD {
-        let (rules, message) = broken(&script().end());
-        if !rules.is_empty() {
-            failures.push(format!("{name}:\n{message}"));
-        }
-    }
-    assert!(failures.is_empty(), "{}", failures.join("\n\n"));
+    assert_accepted(&GOOD);
 }

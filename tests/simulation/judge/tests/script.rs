@@ -185,8 +185,39 @@ impl Script {
             .push(write);
     }
 
-    /// Removes an object of a member.
+    /// Removes an object of a member. The controller counts it before.
     pub(super) fn remove(&mut self, cluster: &str, manager: &str, kind: &str, name: &str) {
+        if manager == "starling" {
+            self.count(cluster);
+        }
+        self.remove_uncounted(cluster, manager, kind, name);
+    }
+
+    /// Grants the deletion of one more object.
+    fn count(&mut self, cluster: &str) {
+        let Some(sync) = self.hub.get(&("Sync".to_owned(), sync(cluster))) else {
+            return;
+        };
+        let ends =
+            !sync["metadata"]["deletionTimestamp"].is_null() && sync["spec"]["deletionPolicy"] == "Delete";
+        let target = if ends { "deletion" } else { "target" };
+        let granted = &sync["status"]["deletions"]["grant"];
+        let objects = granted["objects"]
+            .as_u64()
+            .filter(|_| granted["target"] == target);
+        self.grant(cluster, target, objects.unwrap_or_default() + 1);
+    }
+
+    /// Writes a grant of deletions.
+    pub(super) fn grant(&mut self, cluster: &str, target: &str, objects: u64) {
+        self.edit("Sync", &sync(cluster), "starling-deletions", |sync| {
+            sync["status"]["deletions"] =
+                json!({"counts": [], "grant": {"target": target, "objects": objects}});
+        });
+    }
+
+    /// Removes an object of a member.
+    pub(super) fn remove_uncounted(&mut self, cluster: &str, manager: &str, kind: &str, name: &str) {
         self.wait(1);
         let object = self
             .members

@@ -5,6 +5,7 @@
 //! feature the runtime lacks (`cel.bind`, `sortBy`, comprehensions with two variables) fails: an object never passes
 //! because a rule could not be evaluated.
 
+mod checker;
 mod functions;
 mod issues;
 mod library;
@@ -145,11 +146,11 @@ pub(super) fn compile_here(rules: &[Rule], schema: &Schema, of_resource: bool) -
 
 fn compile_rule(rule: &Rule, schema: &Schema, ty: Option<&types::Type>) -> CompiledRule {
     let optional = rule.optional_old_self == Some(true);
-    let program = types::compile(&rule.rule, ty, optional, &types::Type::Bool).map_err(RuleError::from);
+    let program = checker::compile(&rule.rule, ty, optional, &types::Type::Bool).map_err(RuleError::from);
     let message = if rule.message_expression.is_empty() || program.is_err() {
         Ok(None)
     } else {
-        types::compile(&rule.message_expression, ty, optional, &types::Type::String)
+        checker::compile(&rule.message_expression, ty, optional, &types::Type::String)
             .map(Some)
             .map_err(MessageError::from)
     };

@@ -5,7 +5,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::rules::Rules;
-use crate::plan::leaving::LeavingCause;
+use crate::plan::leaving::{LeavingCause, LeavingSync};
 use crate::plan::types::{
     Applied, ClusterView, EntryView, FailureReason, HealthProblem, ObservedSync, PlanInput, Progress, Reach,
 };
@@ -86,7 +86,11 @@ impl EntryRemoval {
     fn on(input: &PlanInput, cluster: &str) -> Option<Self> {
         let removed = || {
             let leaving = input.leaving.values();
-            leaving.filter(|sync| sync.cluster == cluster && sync.cause == LeavingCause::EntryRemoved)
+            // A removal that waits for a person is no part of the release until it begins.
+            let counts = |sync: &&LeavingSync| sync.approval.is_none() || sync.removing_since.is_some();
+            leaving
+                .filter(|sync| sync.cluster == cluster && sync.cause == LeavingCause::EntryRemoved)
+                .filter(counts)
         };
         let waiting = || removed().filter(|sync| sync.removing_since.is_none());
         removed().next()?;

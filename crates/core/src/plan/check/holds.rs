@@ -154,9 +154,12 @@ impl Moment<'_> {
                 sync.is_some_and(|sync| sync.suspended)
                     || removal.is_some_and(|removal| removal.suspended.contains(name))
             }
-            HoldReason::InvalidParameters { entry: name, message } => {
-                entry(name).is_some_and(|entry| entry.wanted.as_ref().err() == Some(message))
-            }
+            HoldReason::InvalidParameters { entry: name, message } => entry(name).is_some_and(|entry| {
+                entry
+                    .wanted
+                    .as_ref()
+                    .is_err_and(|error| error.as_str() == message)
+            }),
             HoldReason::ClusterSuspended
             | HoldReason::ClusterNotProbed
             | HoldReason::ClusterUnreachable { .. } => member.own_reason().as_ref() == Some(reason),

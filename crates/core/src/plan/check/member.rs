@@ -111,8 +111,8 @@ impl<'a> Member<'a> {
             return Some(HoldReason::SyncSuspended { entry: entry.clone() });
         }
         for (entry, found) in &self.view.entries {
-            if let Err(message) = &found.wanted {
-                let (entry, message) = (entry.clone(), message.clone());
+            if let Err(error) = &found.wanted {
+                let (entry, message) = (entry.clone(), error.to_string());
                 return Some(HoldReason::InvalidParameters { entry, message });
             }
         }
@@ -133,15 +133,15 @@ impl<'a> Member<'a> {
 
     /// Returns when its jitter is over: the fraction of it that the hash of cluster and release gives.
     pub(super) fn eligible_at(&self, input: &PlanInput, rules: &Rules<'_>, from: Timestamp) -> Timestamp {
-        let share = share_of(rules.jitter, &self.view.uid, &input.rollout.release);
+        let share = share_of(rules.jitter, &self.view.id, &input.rollout.release);
         from.checked_add(share).unwrap_or(from)
     }
 }
 
 /// Returns a part of `jitter`. The fraction is the first eight bytes of the SHA-256 over cluster and release, each
 /// preceded by its length, as a 64-bit number. The result is in whole nanoseconds, rounded down.
-fn share_of(jitter: Duration, uid: &str, release: &str) -> Duration {
-    let text = [uid, release].map(|part| [&(part.len() as u64).to_be_bytes(), part.as_bytes()].concat());
+fn share_of(jitter: Duration, id: &str, release: &str) -> Duration {
+    let text = [id, release].map(|part| [&(part.len() as u64).to_be_bytes(), part.as_bytes()].concat());
     let digest = Sha256::digest(text.concat());
     let mut first = [0; 8];
     first.iter_mut().zip(digest).for_each(|(byte, of)| *byte = of);

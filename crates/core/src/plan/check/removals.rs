@@ -105,6 +105,9 @@ impl Moment<'_> {
                 },
                 None,
             ) => return Ok(self.of_unselected(sync, *settles_at, *stage, windows)),
+            (LeavingCause::EntryRemoved, _) if sync.approval.is_some() => {
+                hold(RemovalHold::AutomaticRollback, None)
+            }
             (LeavingCause::EntryRemoved, Some(member)) => {
                 let has_all = member.facts.removal.is_some();
                 let is_held = matches!(member.facts.state, State::Obstructed | State::Startable { .. });
@@ -138,9 +141,17 @@ impl Moment<'_> {
                 RemovalHold::StageNotOpen,
                 deletes && !self.fleet.is_empty() && !self.is_open(stage),
             ),
+            (
+                RemovalHold::DeletionBudget,
+                deletes && sync.budget_until.is_some_and(|until| self.at < until),
+            ),
         ];
         if let Some((reason, _)) = reasons.into_iter().find(|(_, applies)| *applies) {
-            let until = (reason == RemovalHold::Settling).then_some(settles_at);
+            let until = match reason {
+                RemovalHold::Settling => Some(settles_at),
+                RemovalHold::DeletionBudget => sync.budget_until,
+                _ => None,
+            };
             return Expected::Exactly(hold(reason, until));
         }
         // Objects that stay are not taken away.

@@ -66,7 +66,7 @@ fn entry(observed: Option<ObservedSync>) -> EntryView {
 /// A cluster with one entry, in the first stage.
 fn cluster(observed: ObservedSync) -> ClusterView {
     ClusterView {
-        uid: "uid".into(),
+        id: "uid".into(),
         reach: Reach::Ready,
         stage: 0,
         windows: Vec::new(),

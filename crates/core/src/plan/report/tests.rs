@@ -282,11 +282,14 @@ fn blockers_are_counted_and_say_what_they_wait_for() {
         let decisions = decisions.map(|(name, decision)| (name.to_owned(), decision));
         let plan = of(decisions.into(), StagePhase::Open, RolloutVerdict::InProgress);
         let blocked = plan.report(&input("", 1, 0)).blocked_by;
-        let [(name, message, Some(at))] = blocked.as_slice() else {
+        let [blocker] = blocked.as_slice() else {
             panic!("{blocked:?}")
         };
-        assert_eq!((*name, *at), (reason.as_str(), t(9)));
-        assert!(message.contains(text), "{message}");
+        assert_eq!(
+            (blocker.reason, blocker.recheck_at),
+            (reason.as_str(), Some(t(9)))
+        );
+        assert!(blocker.message.contains(text), "{}", blocker.message);
     }
 }
 
@@ -332,7 +335,7 @@ fn a_stage_that_only_soaks_has_an_end() {
         let report = of(named, phase, RolloutVerdict::InProgress).report(&input);
         assert_eq!(report.soaks.get("canary").copied(), soaks, "{decisions:?}");
         assert_eq!(
-            report.blocked_by.first().and_then(|blocker| blocker.2),
+            report.blocked_by.first().and_then(|blocker| blocker.recheck_at),
             at,
             "{decisions:?}"
         );
@@ -354,7 +357,7 @@ fn without_waiting_clusters_the_gate_or_the_clusters_on_hold_are_reported() {
         let blocked = of(decisions(script), phase, verdict).report(&input).blocked_by;
         blocked
             .into_iter()
-            .map(|(name, _, at)| (name, at))
+            .map(|blocker| (blocker.reason, blocker.recheck_at))
             .collect::<Vec<_>>()
     };
     let soak = StagePhase::Waiting(StageWait::Gate {
@@ -427,6 +430,6 @@ fn the_worst_problem_comes_first() {
     let problems = of(decisions.into(), StagePhase::Open, RolloutVerdict::InProgress)
         .report(&input("", 1, 0))
         .problems;
-    let names: Vec<&str> = problems.iter().map(|(name, ..)| name.as_str()).collect();
+    let names: Vec<&str> = problems.iter().map(|problem| problem.cluster.as_str()).collect();
     assert_eq!(names, ["g", "f", "e", "d", "c", "b", "a"]);
 }

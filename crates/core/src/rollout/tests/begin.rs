@@ -1,8 +1,9 @@
 //! Passes in which a rollout begins.
 
 use super::*;
-use crate::plan::Direction;
+use crate::plan::{Direction, RemovalDecision, RemovalHold};
 use crate::rollout::next::Cause;
+use crate::rollout::pass::removal_digest;
 
 #[test]
 fn the_first_release_is_stored_recorded_and_in_status_before_anything_is_admitted() {
@@ -302,4 +303,47 @@ fn a_release_that_joins_the_queue_is_stored_before_status_names_it() {
     assert_eq!(transition.status.queue, [named("r2")]);
     assert_eq!(case.current(), (1, "r1"));
     assert_eq!(writes(&case.pass()), ["evaluate gates"], "it waits once");
+}
+
+/// The removal of an entry by a rollback waits for a person if no person asked for the rollback.
+#[test]
+fn only_an_automatic_rollback_holds_the_removal_of_an_entry() {
+    for (automatic, cause) in [(true, Cause::Failed), (false, Cause::Requested)] {
+        let mut case = rolling("r2", &[("c1", failing("r2"))]);
+        case.strategy = strategy(serde_json::json!({"maxFailures": 0, "onFailure": "Rollback"}));
+        case.status.last_known_good = Some(named("r1"));
+        if cause == Cause::Requested {
+            case.observed.actions.0 = 1;
+            case.observed.actions.1.rollback = Some((None, attribution(-5)));
+        }
+        let removed = LeavingSync {
+            entry: "old".into(),
+            cause: LeavingCause::EntryRemoved,
+            ..keep::leaving("c1", &[])
+        };
+        case.observed.leaving.insert("c1-old".into(), removed);
+        let transition = case.pass();
+        assert_eq!(transition.began.map(|began| began.cause), Some(cause));
+        let rollout = case.status.rollout.clone().unwrap();
+        assert_eq!(rollout.automatic, automatic, "{cause:?}");
+        // The cluster is back.
+        case.observed
+            .clusters
+            .insert("c1".into(), (0, Some(healthy("r1"))));
+        let decision = |case: &mut Case| case.step().decided.unwrap().plan.removals["c1-old"];
+        if !automatic {
+            assert_eq!(decision(&mut case), RemovalDecision::Remove);
+            continue;
+        }
+        let held = RemovalDecision::Hold {
+            reason: RemovalHold::AutomaticRollback,
+            recheck_at: None,
+        };
+        assert_eq!(decision(&mut case), held);
+        case.observed.approved.insert(removal_digest(&rollout));
+        assert_eq!(decision(&mut case), RemovalDecision::Remove);
+        // The approval is of this rollout.
+        case.status.rollout.as_mut().unwrap().id += 1;
+        assert_eq!(decision(&mut case), held);
+    }
 }

@@ -268,7 +268,7 @@ fn a_cluster_is_retried_for_a_request_and_that_is_recorded_with_the_admission() 
     );
 }
 
-fn leaving(cluster: &str, depends_on: &[&str]) -> LeavingSync {
+pub(super) fn leaving(cluster: &str, depends_on: &[&str]) -> LeavingSync {
     LeavingSync {
         cluster: cluster.into(),
         entry: ENTRY.into(),
@@ -281,6 +281,8 @@ fn leaving(cluster: &str, depends_on: &[&str]) -> LeavingSync {
         depends_on: depends_on.iter().map(|name| (*name).to_owned()).collect(),
         removing_since: None,
         suspended: false,
+        budget_until: None,
+        approval: None,
     }
 }
 

@@ -74,7 +74,10 @@ fn an_operator_can_roll_back_from_a_lost_release() {
     case.lost.insert("r0".into());
     case.request_rollback(Some("r0"));
     let transition = case.step();
-    assert_eq!(transition.stuck.unwrap(), "no stored release has revision \"r0\"");
+    assert_eq!(
+        transition.stuck.unwrap().message,
+        "no stored release has revision \"r0\""
+    );
     let blocked = transition.blocked.unwrap();
     assert_eq!(blocked.reason, "ReleaseNotFound");
     let ends = blocked
@@ -130,13 +133,56 @@ fn a_queued_release_that_is_lost_has_no_turn() {
         assert_eq!(began.release, if lost.len() == 1 { "r3" } else { "r4" });
         assert_eq!(case.status.queue, []);
     }
+}
+
+/// Guards against a succeeded rollout that is blocked for ever, as if it could not be rolled back, by a queued release
+/// that is lost.
+#[test]
+fn a_queued_release_that_is_lost_leaves_the_queue() {
     let mut case = rolling("r1", &[("c1", healthy("r1"))]);
+    case.on_new_revision = OnNewRevision::Queue;
+    case.status.queue = vec![named("r2"), named("r3"), named("r2")];
+    case.lost.extend(["r2".into(), "r3".into()]);
+    let transition = case.pass();
+    let rollout = case.status.rollout.clone().unwrap();
+    assert_eq!(
+        (rollout.phase, rollout.blocked_by, case.status.queue.as_slice()),
+        (RolloutPhase::Succeeded, Vec::new(), &[][..])
+    );
+    assert!(transition.began.is_none());
+    assert_eq!(transition.stuck, None);
+    assert_eq!(transition.dropped, ["r2".into(), "r3".into()].into());
+    assert_eq!(case.pass().dropped, [].into());
+}
+
+/// A release that has lost its turn is reported, whatever the pass does otherwise.
+#[test]
+fn a_lost_release_leaves_the_queue_also_if_another_one_begins() {
+    let mut case = rolling("r1", &[("c1", healthy("r1"))]);
+    case.on_new_revision = OnNewRevision::Queue;
+    case.status.queue = vec![named("r2"), named("r3")];
+    case.lost.insert("r2".into());
+    let reported = case.pass();
+    assert_eq!(reported.dropped, ["r2".into()].into(), "with its success");
+    assert_eq!(
+        (reported.stuck, case.status.queue.as_slice()),
+        (None, &[named("r3")][..])
+    );
+    let rollout = case.status.rollout.clone().unwrap();
+    assert_eq!(rollout.blocked_by, []);
+    assert_eq!(case.pass().began.unwrap().release, "r3");
+}
+
+/// The current release is lost too: the status that reports it has no queue either.
+#[test]
+fn a_lost_release_leaves_the_queue_of_a_lost_rollout() {
+    let mut case = lost();
     case.on_new_revision = OnNewRevision::Queue;
     case.status.queue = vec![named("r2")];
     case.lost.insert("r2".into());
-    let transition = case.step();
-    assert!(transition.began.is_none());
-    assert_eq!(transition.stuck.unwrap(), "release r2 is no longer stored");
+    let transition = case.pass();
+    assert_eq!(transition.blocked.unwrap().reason, "ReleaseNotFound");
+    assert_eq!(case.status.queue, []);
 }
 
 /// Guards against a rollback that blocks newer releases for ever, although there is nothing to roll back to.
@@ -149,8 +195,8 @@ fn a_lost_known_good_release_does_not_block_newer_releases() {
     let transition = case.step();
     assert!(transition.began.is_none());
     assert_eq!(
-        transition.stuck.as_deref(),
-        Some("release r1 is no longer stored")
+        transition.stuck.unwrap().message,
+        "release r1 is no longer stored"
     );
     let rollout = transition.status.rollout.unwrap();
     let blocks = |blocker: &starling_api::Blocker| blocker.reason == "NothingToGoBackTo";

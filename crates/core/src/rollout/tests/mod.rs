@@ -109,6 +109,8 @@ struct Fake {
     not_stored: BTreeSet<String>,
     /// Admissions that the process has settled.
     settled: BTreeSet<AdmissionRef>,
+    /// The digests of approved removals.
+    approved: BTreeSet<String>,
     lent: usize,
     given_back: usize,
 }
@@ -160,7 +162,7 @@ impl Observations for Fake {
                 since: t(-200),
             };
             let view = ClusterView {
-                uid: name.clone(),
+                id: name.clone(),
                 reach: if self.unreachable.contains(name) {
                     away
                 } else {
@@ -185,6 +187,10 @@ impl Observations for Fake {
 
     fn leaving(&self, _: &Rolling) -> BTreeMap<String, LeavingSync> {
         self.leaving.clone()
+    }
+
+    fn approves_removals(&self, digest: &str) -> bool {
+        self.approved.contains(digest)
     }
 
     fn admission(&self, cluster: &str, entry: &str) -> Option<AdmissionRef> {
@@ -290,6 +296,7 @@ impl Case {
             membership_held: self.membership_held,
             unselected: &[],
             offer: &self.offer,
+            identity: None,
             generation: Some(3),
             requested_at: None,
             reported_at: self.reported_at,

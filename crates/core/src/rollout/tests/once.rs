@@ -76,6 +76,8 @@ fn no_sync_is_removed_while_the_current_release_is_lost() {
             depends_on: BTreeSet::new(),
             removing_since: None,
             suspended: false,
+            budget_until: None,
+            approval: None,
         },
     );
     assert_eq!(writes(&case.step()), ["evaluate gates", "write status"]);

@@ -123,6 +123,8 @@ fn fake() -> impl Strategy<Value = Fake> {
             depends_on: BTreeSet::new(),
             removing_since: None,
             suspended: false,
+            budget_until: None,
+            approval: None,
         });
         Fake {
             clusters: named.map(|(name, cluster)| (name.to_owned(), cluster)).collect(),

@@ -4,7 +4,9 @@ use proptest::collection::btree_map;
 use proptest::option::weighted;
 use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
-use starling_core::plan::{Applied, ClusterView, EntryView, HealthProblem, ObservedSync, Progress, Reach};
+use starling_core::plan::{
+    Applied, ClusterView, EntryView, HealthProblem, ObservedSync, Progress, Reach, UnresolvedTarget,
+};
 
 use super::{GOOD, NEW, OLD, seconds, t, unreachable};
 
@@ -71,7 +73,7 @@ fn observed_sync() -> impl Strategy<Value = ObservedSync> {
 fn entry() -> impl Strategy<Value = EntryView> {
     let wanted = prop_oneof![
         19 => Just(Ok("new".to_owned())),
-        1 => Just(Err("no such label".to_owned())),
+        1 => Just(Err(UnresolvedTarget::new("no such label"))),
     ];
     let known_good = weighted(0.7, select(vec!["good", "good", "old", "new"]));
     (wanted, known_good, weighted(0.8, observed_sync())).prop_map(|(wanted, known_good, observed)| {
@@ -97,8 +99,8 @@ pub(super) fn cluster(stages: usize) -> impl Strategy<Value = ClusterView> {
     // A cluster without any Sync.
     let is_new = prop::bool::weighted(0.1);
     (any::<u64>(), reach(), 0..stages, windows(), entries, is_new).prop_map(
-        |(uid, reach, stage, windows, entries, is_new)| ClusterView {
-            uid: uid.to_string(),
+        |(id, reach, stage, windows, entries, is_new)| ClusterView {
+            id: id.to_string(),
             reach,
             stage,
             windows,

@@ -291,16 +291,22 @@ fn leaving(stages: usize) -> impl Strategy<Value = BTreeMap<String, LeavingSync>
         policy,
         since,
         weighted(0.1, Just(())),
+        weighted(0.2, 0_i64..1200),
+        weighted(0.2, Just(())),
     );
-    let sync = sync.prop_map(|((cluster, cause), policy, since, suspended)| LeavingSync {
-        cluster,
-        entry: String::new(),
-        cause,
-        policy,
-        depends_on: BTreeSet::new(),
-        removing_since: since.map(t),
-        suspended: suspended.is_some(),
-    });
+    let sync = sync.prop_map(
+        |((cluster, cause), policy, since, suspended, budget, held)| LeavingSync {
+            approval: held.map(|()| "sha256:d".into()),
+            cluster,
+            entry: String::new(),
+            cause,
+            policy,
+            depends_on: BTreeSet::new(),
+            removing_since: since.map(t),
+            suspended: suspended.is_some(),
+            budget_until: budget.map(t),
+        },
+    );
     prop_oneof![
         2 => Just(BTreeMap::new()),
         1 => prop::collection::vec(sync, 1..8).prop_map(|syncs| {

@@ -17,7 +17,7 @@ use starling_api::OnFailure;
 use starling_core::clock_jumps::ClockJumps;
 use starling_core::plan::{
     ClusterView, Direction, EntryView, Gate, GateResult, HealthProblem, Limits, OperatorInput, PlanInput,
-    Progress, Reach, RolloutView, Strategy as Rollout, plan,
+    Progress, Reach, RolloutView, Strategy as Rollout, UnresolvedTarget, plan,
 };
 
 use member::{Member, failing, is_applied, is_failing, is_working};
@@ -89,10 +89,10 @@ pub(crate) fn world(limits: impl Strategy<Value = Limits>) -> impl Strategy<Valu
     )
 }
 
-fn target(versions: &Release, member: &Member, entry: &str) -> Result<String, String> {
+fn target(versions: &Release, member: &Member, entry: &str) -> Result<String, UnresolvedTarget> {
     let version = versions.get(entry);
     match (entry, member.label) {
-        ("app", None) => Err("no such label".into()),
+        ("app", None) => Err(UnresolvedTarget::new("no such label")),
         ("app", Some(label)) => Ok(format!("{entry} {version:?} {label}")),
         _ => Ok(format!("{entry} {version:?}")),
     }
@@ -111,7 +111,7 @@ impl World {
         let stages = self.strategy.stages.len();
         let good = |member: &Member, entry: &str| target(self.good.as_ref()?, member, entry).ok();
         let view = |member: &Member| ClusterView {
-            uid: member.uid.clone(),
+            id: member.uid.clone(),
             reach: member.reach.clone(),
             stage: member.stage % stages,
             windows: member.windows.clone(),

@@ -1,10 +1,14 @@
 //! One pass over the objects of a Sync that is being deleted.
 
+use starling_core::apply::HeldDeletions;
 use starling_core::backoff;
+use starling_core::deletion_approval::ENDING;
 use starling_core::finalize::{Orphaned, Waiting};
 
 use super::super::super::ReconcileError;
 use super::super::access::{self, AccessError, ResponseRecorder};
+use super::super::budgets::BudgetsOf;
+use super::super::deletion_hold;
 use super::super::observe::Observed;
 use super::super::report as sync_report;
 use super::super::resolve::resolve;
@@ -47,6 +51,13 @@ pub(super) async fn delete(context: SyncContext<'_>, observed: &Observed) -> Res
     if deleted.is_complete() {
         return complete(context, observed, &deleted).await;
     }
+    if let Some(held) = &deleted.held {
+        return self::held(context, observed, held).await;
+    }
+    if let Some(why) = &deleted.not_counted {
+        report::waiting(context, observed, &Waiting::NotCounted(why.clone())).await?;
+        return Ok(Next::Retry(waits::PARENT_RETRY));
+    }
     if let Some(MemberError::Throttled { retry_after, .. }) = &deleted.interrupted {
         let pause = context
             .availability
@@ -81,12 +92,41 @@ async fn pass(context: SyncContext<'_>, observed: &Observed, member: &Member) ->
     let job = DeleteJob {
         owner: observed.owner.as_str(),
         siblings: &siblings,
+        confirm: context.budgets.confirmed_kinds(),
+        budgets: &BudgetsOf {
+            context,
+            observed,
+            target: ENDING,
+        },
+        approved: &observed.approvals.digests(),
         deadline: observed.deadline(),
     };
     let recorder = ResponseRecorder::begin(member);
     let deleted = member.delete(job).await;
     recorder.end(context, &observed.cluster_key(), deleted.interrupted.as_ref());
     deleted
+}
+
+/// Reports deletions that exceed a budget. They are decided again when the budget allows them, and at the interval: its
+/// limits may have changed.
+async fn held(
+    context: SyncContext<'_>,
+    observed: &Observed,
+    held: &HeldDeletions,
+) -> Result<Next, ReconcileError> {
+    let hold = deletion_hold::of(held);
+    report::held(context, observed, &hold).await?;
+    let now = context.clock.now();
+    let interval = observed
+        .object
+        .spec
+        .template
+        .interval
+        .as_std()
+        .max(waits::SYNC_MIN);
+    let check = waits::from(now, interval);
+    let until = held.excess.as_ref().and_then(|excess| excess.until);
+    Ok(Next::at(until.map_or(check, |until| until.min(check)), now))
 }
 
 async fn complete(

@@ -79,7 +79,7 @@ pub(super) async fn finalize(context: SyncContext<'_>, observed: &Observed) -> R
         Finalize::Wait(waiting) => {
             report::waiting(context, observed, &waiting).await?;
             Ok(match waiting {
-                Waiting::ParentUnknown(_) => Next::Retry(waits::PARENT_RETRY),
+                Waiting::ParentUnknown(_) | Waiting::NotCounted(_) => Next::Retry(waits::PARENT_RETRY),
                 // A change of the dependents or the Cluster enqueues the Sync.
                 Waiting::Dependents(_) | Waiting::Cluster(_) => Next::OnEvent,
             })

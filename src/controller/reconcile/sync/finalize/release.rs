@@ -45,6 +45,10 @@ pub(super) async fn release(context: SyncContext<'_>, observed: &Observed) -> Re
         .ledger
         .drop_owner_records(observed.cluster_id.as_str(), observed.owner.as_str())
         .await?;
-    context.hub.set_finalizer(&*observed.object, false).await?;
+    // The counts of deletions were written to its status since it was observed.
+    let current = context.objects.syncs.get(&observed.key);
+    let current = current.filter(|sync| sync.metadata.uid == observed.object.metadata.uid);
+    let object = current.unwrap_or_else(|| observed.object.clone());
+    context.hub.set_finalizer(&*object, false).await?;
     Ok(Next::OnEvent)
 }

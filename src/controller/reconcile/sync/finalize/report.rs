@@ -1,11 +1,12 @@
 //! Writes the progress of the deletion to the status of the Sync, if status changes.
 
 use starling_api::conditions::{self, ConditionStatus, ConditionUpdate, READY, RECONCILING};
-use starling_api::{ABANDON, ObjectProblem, SyncStatus};
+use starling_api::{ABANDON, DeletionHold, ObjectProblem, SyncStatus};
 use starling_core::finalize::Waiting;
 use starling_core::step;
 
 use super::super::super::{ReconcileError, ready};
+use super::super::deletion_hold;
 use super::super::observe::Observed;
 use super::super::reason::{self, PROBLEMS};
 use crate::controller::context::SyncContext;
@@ -69,6 +70,11 @@ pub(super) async fn waiting(
             "AwaitingManagementCluster",
             format!("cannot determine whether the namespace is being deleted: {why}"),
         ),
+        Waiting::NotCounted(why) => (
+            ConditionStatus::False,
+            "AwaitingManagementCluster",
+            format!("cannot count the deletions: {why}"),
+        ),
         Waiting::Dependents(names) => (
             ConditionStatus::False,
             "AwaitingDependents",
@@ -87,6 +93,37 @@ pub(super) async fn waiting(
         ),
     };
     write(context, observed, vec![ready(status, reason, message)], |_| {}).await
+}
+
+/// Reports deletions that exceed a budget.
+///
+/// # Errors
+/// As [`waiting`].
+pub(super) async fn held(
+    context: SyncContext<'_>,
+    observed: &Observed,
+    hold: &DeletionHold,
+) -> Result<(), ReconcileError> {
+    let subject = deletion_hold::Subject::of(observed);
+    let message = deletion_hold::message(&subject, hold);
+    let updates = vec![
+        ready(ConditionStatus::False, deletion_hold::REASON, message.clone()),
+        deletion_hold::condition(&subject, hold),
+    ];
+    let known = observed.status.held_deletions.as_ref().map(|hold| &hold.digest);
+    if known != Some(&hold.digest) {
+        let (sync, cluster) = (&observed.key, observed.cluster_name());
+        tracing::warn!(%sync, %cluster, %message, "deletions held");
+        let note = deletion_hold::condition(&subject, hold).message;
+        context
+            .events
+            .warning(&*observed.object, deletion_hold::REASON, note)
+            .await;
+    }
+    write(context, observed, updates, |status| {
+        status.held_deletions = Some(hold.clone());
+    })
+    .await
 }
 
 /// Reports the remaining objects.

@@ -14,6 +14,8 @@ fn leaving(cluster: &str, entry: &str, cause: LeavingCause) -> LeavingSync {
         depends_on: BTreeSet::new(),
         removing_since: None,
         suspended: false,
+        budget_until: None,
+        approval: None,
     }
 }
 
@@ -151,6 +153,11 @@ fn good_removals_pass() {
                 i.strategy.limits.max_concurrency = IntOrPercent::Int(2);
                 p.tally.slots = Some(2);
                 remove(p, "gone-app", held(RemovalHold::NoSlot, None));
+            }),
+            ("the deletion budget is used up", |i, p| {
+                sync_of(i, "gone-app").budget_until = Some(t(80));
+                remove(p, "gone-app", held(RemovalHold::DeletionBudget, Some(80)));
+                p.recheck_at = Some(t(80));
             }),
             ("an entry of a cluster that is not selected", |i, p| {
                 sync_of(i, "done-old").cluster = "gone".into();
@@ -296,6 +303,16 @@ fn a_sync_is_removed_when_no_reason_holds_it_and_not_before() {
                 "WrongRemoval",
             ),
             (
+                "removed by an automatic rollback without an approval",
+                |i, _| sync_of(i, "done-old").approval = Some("sha256:d".into()),
+                "RemovesTooEarly",
+            ),
+            (
+                "held for an approval that is not needed",
+                |_, p| remove(p, "busy-old", held(RemovalHold::AutomaticRollback, None)),
+                "WrongRemoval",
+            ),
+            (
                 "held for clusters that are there",
                 |_, p| remove(p, "gone-app", held(RemovalHold::MembershipHeld, None)),
                 "WrongRemoval",
@@ -350,6 +367,27 @@ fn a_sync_is_removed_when_no_reason_holds_it_and_not_before() {
                     p.tally.slots = Some(2);
                 },
                 "TooManyLeave",
+            ),
+            (
+                "the deletion budget is used up",
+                |i, _| sync_of(i, "gone-app").budget_until = Some(t(80)),
+                "WrongRemoval",
+            ),
+            (
+                "the deletion budget allows it",
+                |i, p| {
+                    sync_of(i, "gone-app").budget_until = Some(t(60));
+                    remove(p, "gone-app", held(RemovalHold::DeletionBudget, Some(60)));
+                },
+                "WrongRemoval",
+            ),
+            (
+                "the deletion budget allows it at another time",
+                |i, p| {
+                    sync_of(i, "gone-app").budget_until = Some(t(80));
+                    remove(p, "gone-app", held(RemovalHold::DeletionBudget, Some(85)));
+                },
+                "WrongRemoval",
             ),
             (
                 "a slot",

@@ -1,4 +1,5 @@
-//! Looks at one cluster: which of its writes the management cluster does not know, and what its Syncs would change.
+//! Compares one cluster with the restored management cluster: which of its writes the management cluster does not know,
+//! and what its Syncs would change.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -6,9 +7,11 @@ use std::sync::Arc;
 use anyhow::Context;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
+use jiff::Timestamp;
 use kube::ResourceExt;
-use starling_api::{Cluster, ConflictPolicy, SyncResource, SyncTemplate};
-use starling_core::apply::SiblingObjects;
+use starling_api::{Cluster, ConflictPolicy, RELEASE, SyncResource, SyncTemplate};
+use starling_core::apply::budget::Approval;
+use starling_core::apply::{Grace, SiblingObjects};
 use starling_core::expand::{self, ClusterFacts};
 use starling_core::object::ObjectId;
 use starling_core::preview::{ClusterPreview, ObjectChange};
@@ -25,8 +28,8 @@ use crate::controller::builds::EntryAt;
 use crate::controller::manifests::Rendered;
 use crate::controller::object_key::ObjectKey;
 
-/// What was seen on one cluster.
-pub(super) struct Looked<'a> {
+/// The comparison of one cluster with the restored management cluster.
+pub(super) struct Comparison<'a> {
     workspace: &'a Workspace,
     restored: &'a Restored,
     known: &'a KnownWrites,
@@ -44,9 +47,13 @@ struct Part {
     owner: String,
     template: SyncTemplate,
     rendered: Arc<Rendered>,
+    /// What replaces the objects that are deleted, as in the digest of an approval.
+    target: String,
+    /// The arguments of `starling approve-deletions` that name what is approved.
+    subject: String,
 }
 
-impl<'a> Looked<'a> {
+impl<'a> Comparison<'a> {
     pub(super) fn new(
         workspace: &'a Workspace,
         restored: &'a Restored,
@@ -64,9 +71,9 @@ impl<'a> Looked<'a> {
     }
 }
 
-impl Looked<'_> {
-    /// Looks at one cluster.
-    pub(super) async fn look(&mut self, key: &ObjectKey) {
+impl Comparison<'_> {
+    /// Compares one cluster.
+    pub(super) async fn compare(&mut self, key: &ObjectKey) {
         let syncs = self.restored.syncs.get(key).map_or(&[][..], Vec::as_slice);
         let Some(cluster) = self.restored.clusters.get(key) else {
             self.preview.notes.push("the Cluster does not exist".to_owned());
@@ -160,8 +167,10 @@ impl Looked<'_> {
         }
         match self.build(cluster, sync).await {
             Ok(built) => {
-                let (template, rendered) = built?;
+                let (template, rendered, target) = built?;
                 Some(Part {
+                    target,
+                    subject: subject(sync),
                     name,
                     namespace: sync.namespace().unwrap_or_default(),
                     owner: self.owner(sync),
@@ -197,7 +206,7 @@ impl Looked<'_> {
         &self,
         cluster: &Cluster,
         sync: &SyncResource,
-    ) -> anyhow::Result<Option<(SyncTemplate, Arc<Rendered>)>> {
+    ) -> anyhow::Result<Option<(SyncTemplate, Arc<Rendered>, String)>> {
         let namespace = sync.namespace().unwrap_or_default();
         let template = match &sync.spec.group_ref {
             Some(_) => sync.spec.template.clone(),
@@ -225,7 +234,9 @@ impl Looked<'_> {
         };
         let owner = self.owner(sync);
         let rendered = self.workspace.builder().render(&at, &template, &owner).await?;
-        Ok(Some((template, rendered)))
+        let release = sync.annotations().get(RELEASE).cloned();
+        let target = release.unwrap_or_else(|| target::of_sync(revision, &template));
+        Ok(Some((template, rendered, target)))
     }
 
     async fn dry_run(&mut self, member: &Member, part: &Part, parts: &[Part]) {
@@ -235,6 +246,8 @@ impl Looked<'_> {
             owner,
             template,
             rendered,
+            target,
+            subject,
         } = part;
         let account = template.service_account_name.as_str();
         let member = match account {
@@ -259,7 +272,12 @@ impl Looked<'_> {
                 recreate: template.force,
                 siblings: &siblings,
                 handed_over_by: &owners,
-                approved: "",
+                approval: Approval { target, approved: "" },
+                grace: Grace {
+                    length: template.prune_grace.as_std(),
+                    now: Timestamp::now(),
+                    ..Grace::none()
+                },
                 deadline: Instant::now() + self.tools.timeout,
             })
             .await;
@@ -275,13 +293,23 @@ impl Looked<'_> {
         if let Some(error) = &found.interrupted {
             self.preview.fail_unknown(name, crate::chain(error));
         }
+        if let Some(pending) = &found.pending {
+            dry_run::report_pending(&mut self.preview, name, template.prune_grace, pending);
+        }
         if let Some(blocker) = &found.prune_blocker {
-            dry_run::report_blocker(&mut self.preview, name, blocker);
+            dry_run::report_blocker(&mut self.preview, name, subject, blocker);
         }
     }
 }
 
 /// The name that Syncs of an entry have in common, so that clusters with equal changes are shown together.
+fn subject(sync: &SyncResource) -> String {
+    match &sync.spec.group_ref {
+        Some(of) => format!("group {}", of.name),
+        None => format!("sync {}", sync.name_any()),
+    }
+}
+
 fn name(sync: &SyncResource) -> String {
     match &sync.spec.group_ref {
         Some(of) => format!("{}/{}", of.name, of.entry),

@@ -1,0 +1,121 @@
+//! Deletion budgets: how much may be deleted within a window, and what has been counted.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::duration::{YEAR, at_most};
+use crate::{Duration, IntOrPercent};
+
+/// Limit of the deletions within a sliding window of time, whatever causes them: a prune, a deleted Sync or
+/// SyncGroup, a cluster that left the selection, or a removed entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct DeletionBudget {
+    /// Maximum number of objects that are deleted within the window, as a number or as a percentage of the
+    /// objects at the start of the window, rounded down. Defaults to 50% for a SyncGroup, but at least 100, and
+    /// to no limit for a Sync.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub objects: Option<IntOrPercent>,
+    /// Maximum number of clusters on which objects are deleted within the window, as a number or as a
+    /// percentage of the clusters of the group, rounded down. Not allowed for a Sync. Defaults to no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clusters: Option<IntOrPercent>,
+    /// Length of the window. Deletions count for this time. Defaults to 1h.
+    #[serde(default = "an_hour")]
+    #[schemars(extend("x-kubernetes-validations" = at_most(YEAR)))]
+    pub window: Duration,
+}
+
+impl Default for DeletionBudget {
+    fn default() -> Self {
+        Self {
+            objects: None,
+            clusters: None,
+            window: an_hour(),
+        }
+    }
+}
+
+const fn an_hour() -> Duration {
+    Duration::from_secs(3600)
+}
+
+/// Deletions that count against a deletion budget. They are counted before they are sent to a cluster.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Deletions {
+    /// Deletions by time, oldest first. Deletions that no longer count are absent.
+    #[serde(default)]
+    #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
+    pub counts: Vec<DeletionCount>,
+    /// Deletions that were counted last and may still be in progress. Set on Syncs only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grant: Option<DeletionGrant>,
+    /// Clusters whose leave from the selection was counted or approved, and is under way. Set on SyncGroups only.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "set"))]
+    pub leaving: Vec<String>,
+    /// Approvals that are used up. Those that no longer exist are absent.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
+    pub used: Vec<UsedApproval>,
+}
+
+impl Deletions {
+    /// Returns the number of objects that count.
+    #[must_use]
+    pub fn objects(&self) -> u32 {
+        self.counts
+            .iter()
+            .fold(0, |sum, count| sum.saturating_add(count.objects))
+    }
+}
+
+/// Number of deletions at about the same time.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct DeletionCount {
+    /// Time of the first of the deletions, in RFC 3339 format.
+    pub time: String,
+    /// Number of objects.
+    #[serde(default)]
+    pub objects: u32,
+    /// Number of clusters that had lost no objects within the window before.
+    #[serde(default)]
+    pub clusters: u32,
+    /// Number of clusters that left the selection of the group, and whose objects are deleted.
+    #[serde(default)]
+    pub left: u32,
+    /// Number of objects before the first of the deletions.
+    #[serde(default)]
+    pub of_objects: u32,
+    /// Number of clusters before the first of the deletions.
+    #[serde(default)]
+    pub of_clusters: u32,
+}
+
+/// Deletions that were counted and may be sent.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct DeletionGrant {
+    /// Target whose objects replace the deleted ones; `deletion` if the Sync is being deleted.
+    pub target: String,
+    /// Number of objects.
+    #[serde(default)]
+    pub objects: u32,
+}
+
+/// Approval of deletions that was carried out.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct UsedApproval {
+    /// Name of the DeletionApproval, or of the annotation.
+    pub name: String,
+    /// UID of the DeletionApproval. Empty for an annotation.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub uid: String,
+    /// Digest of the list.
+    pub digest: String,
+    /// Time at which the deletions began, in RFC 3339 format.
+    pub time: String,
+}

@@ -1,0 +1,471 @@
+//! The grace before a prune: objects that left the render stay for a while, and can be taken back.
+//!
+//! The start of the grace is in the inventory on the member, so it survives a lost ledger and a restored management
+//! cluster. It is the first attempt that does not render the object, not the commit: a cluster that gets a release a
+//! week later has the whole grace.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use starling_api::PendingDeletions;
+
+use crate::clock_jumps::ClockJumps;
+use crate::inventory::{Entry, Inventory};
+
+/// The number of objects that are named: as many as fit into a status.
+const NAMED: usize = 10;
+
+/// The time between the first render that lacks an object and its deletion.
+#[derive(Clone, Copy, Debug)]
+pub struct Grace<'a> {
+    /// `pruneGrace`; zero for none.
+    pub length: Duration,
+    /// The current time.
+    pub now: Timestamp,
+    /// The jumps of the clock: a clock that is set forward ends no grace.
+    pub clock_jumps: &'a ClockJumps,
+    /// Objects that left the render at this time or before are given up and not deleted; `None`: no objects.
+    pub undeleted: Option<Timestamp>,
+}
+
+/// Objects to delete, by what becomes of them.
+#[derive(Debug, Default)]
+pub(super) struct Split {
+    /// Objects that a user took back.
+    pub(super) undeleted: Vec<Entry>,
+    /// Objects whose grace has not ended, with its start.
+    pub(super) pending: Vec<Entry>,
+    /// Objects to delete now.
+    pub(super) due: Vec<Entry>,
+}
+
+static NO_JUMPS: ClockJumps = ClockJumps::none();
+
+impl Grace<'static> {
+    /// Returns that objects are deleted at once.
+    #[must_use]
+    pub const fn none() -> Self {
+        Self {
+            length: Duration::ZERO,
+            now: Timestamp::UNIX_EPOCH,
+            clock_jumps: &NO_JUMPS,
+            undeleted: None,
+        }
+    }
+}
+
+impl Grace<'_> {
+    /// Splits the objects that left the render. A grace that begins now counts the objects of the inventory now: at its
+    /// end, the objects that replaced them would hide how large the share was.
+    pub(super) fn split(&self, left: Vec<Entry>, inventory: &Inventory) -> Split {
+        let of = inventory.iter().filter(|(_, uid)| !uid.is_empty()).count();
+        let mut split = Split::default();
+        for mut entry in left {
+            let left_at = entry.listed.left_at;
+            if self.is_undeleted(left_at) {
+                split.undeleted.push(entry);
+            } else if self.is_over(left_at) {
+                split.due.push(entry);
+            } else {
+                entry.listed.left_at = Some(self.start(left_at));
+                entry.listed.held_of.get_or_insert(of);
+                split.pending.push(entry);
+            }
+        }
+        split
+    }
+
+    fn is_undeleted(&self, left_at: Option<Timestamp>) -> bool {
+        left_at.is_some_and(|left| self.undeleted.is_some_and(|until| left <= until))
+    }
+
+    fn is_over(&self, left_at: Option<Timestamp>) -> bool {
+        let left = self.start(left_at);
+        self.length.is_zero() || self.clock_jumps.elapsed(left, self.now) >= self.length
+    }
+
+    /// Returns the start of a grace. One that lies ahead was written by a wrong clock, and begins now. Whole seconds,
+    /// as in the inventory, rounded up: a grace is never shorter than it says.
+    fn start(&self, left_at: Option<Timestamp>) -> Timestamp {
+        let now = self.now.as_second() + i64::from(self.now.subsec_nanosecond() > 0);
+        let now = Timestamp::from_second(now).unwrap_or(self.now);
+        left_at.map_or(now, |left| left.min(now))
+    }
+}
+
+/// The objects of an inventory whose grace has begun.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PendingObjects(Vec<Entry>);
+
+impl PendingObjects {
+    /// Returns those of an inventory, the first that is deleted first.
+    #[must_use]
+    pub fn of(inventory: &Inventory) -> Self {
+        let mut pending: Vec<Entry> = inventory.entries().collect();
+        pending.retain(|entry| entry.listed.left_at.is_some());
+        pending.sort_by_key(|entry| entry.listed.left_at);
+        Self(pending)
+    }
+
+    /// Returns them for status; `None`: there are none.
+    #[must_use]
+    pub fn status(&self) -> Option<PendingDeletions> {
+        let time = |entry: &Entry| entry.listed.left_at.map(|at| at.to_string());
+        Some(PendingDeletions {
+            count: u32::try_from(self.0.len()).unwrap_or(u32::MAX),
+            first_time: time(self.0.first()?).unwrap_or_default(),
+            last_time: time(self.0.last()?).unwrap_or_default(),
+            objects: self
+                .0
+                .iter()
+                .take(NAMED)
+                .map(|entry| entry.key.to_string())
+                .collect(),
+        })
+    }
+}
+
+/// Returns when the first grace ends; `None`: nothing is pending, or the time cannot be read.
+#[must_use]
+pub fn due(
+    pending: Option<&PendingDeletions>,
+    length: Duration,
+    clock_jumps: &ClockJumps,
+) -> Option<Timestamp> {
+    let first: Timestamp = pending?.first_time.parse().ok()?;
+    clock_jumps.due(first, length)
+}
+
+/// Reports whether a user took back objects that are pending.
+#[must_use]
+pub fn is_undeleted(pending: Option<&PendingDeletions>, undeleted: Option<Timestamp>) -> bool {
+    let first = pending.and_then(|pending| pending.first_time.parse::<Timestamp>().ok());
+    first.is_some_and(|first| undeleted.is_some_and(|until| first <= until))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::apply::tests::{desired, entry, key};
+    use crate::apply::{ApplyInput, ApplyPlan, Confirmation, Guard, Options, SiblingObjects, plan};
+    use crate::deletion_budget::Earlier;
+    use std::collections::{BTreeMap, BTreeSet};
+
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    fn t(seconds: i64) -> Timestamp {
+        Timestamp::from_second(1_800_000_000 + seconds).unwrap()
+    }
+
+    /// An attempt that renders these objects at this time.
+    struct Pass<'a> {
+        wanted: &'a [u8],
+        at: i64,
+        length: Duration,
+        undeleted: Option<i64>,
+        prune: bool,
+        jumps: ClockJumps,
+    }
+
+    const PASS: Pass<'_> = Pass {
+        wanted: &[],
+        at: 0,
+        length: HOUR,
+        undeleted: None,
+        prune: true,
+        jumps: ClockJumps::none(),
+    };
+
+    /// What a pass over an inventory deletes, what it takes back, and the inventory that it claims.
+    #[derive(Debug, PartialEq, Eq)]
+    struct Done {
+        deleted: Vec<String>,
+        undeleted: Vec<String>,
+        blocked: bool,
+    }
+
+    impl Pass<'_> {
+        fn run(&self, inventory: &Inventory) -> (Done, Inventory) {
+            let wanted: BTreeMap<u8, u8> = self.wanted.iter().map(|number| (*number, 0)).collect();
+            let desired = desired(&wanted);
+            let observed = ApplyInput {
+                inventory,
+                desired: &desired,
+                records: &BTreeMap::new(),
+                drifted: &BTreeSet::new(),
+                kept: &BTreeMap::new(),
+                compare: false,
+                guard: Guard {
+                    siblings: &SiblingObjects::nothing(),
+                    earlier: Earlier::default(),
+                    confirmation: Confirmation::default(),
+                    grace: Grace {
+                        length: self.length,
+                        now: t(self.at),
+                        clock_jumps: &self.jumps,
+                        undeleted: self.undeleted.map(t),
+                    },
+                    approval: crate::apply::budget::Approval::default(),
+                },
+            };
+            let options = Options {
+                prune: self.prune,
+                allow_empty: true,
+                ..Options::default()
+            };
+            let ApplyPlan {
+                prune,
+                undeleted,
+                claim,
+                prune_blocker,
+                ..
+            } = plan(observed, options);
+            let names = |entries: Vec<Entry>| entries.into_iter().map(|entry| entry.key.name).collect();
+            let done = Done {
+                deleted: names(prune.into_iter().flat_map(|(_, entries)| entries).collect()),
+                undeleted: names(undeleted),
+                blocked: prune_blocker.is_some(),
+            };
+            (done, claim)
+        }
+    }
+
+    fn inventory(numbers: impl IntoIterator<Item = u8>) -> Inventory {
+        numbers.into_iter().map(|number| entry(number, "u")).collect()
+    }
+
+    /// The numbers of objects that are ConfigMaps.
+    const MAPS: [u8; 3] = [3, 8, 13];
+
+    fn nothing() -> Done {
+        Done {
+            deleted: Vec::new(),
+            undeleted: Vec::new(),
+            blocked: false,
+        }
+    }
+
+    #[test]
+    fn an_object_is_deleted_after_the_grace_and_not_before() {
+        let (done, claim) = Pass {
+            wanted: &[3, 8],
+            ..PASS
+        }
+        .run(&inventory(MAPS));
+        assert_eq!(done, nothing());
+        let status = PendingObjects::of(&claim).status().unwrap();
+        assert_eq!(
+            (
+                status.count,
+                status.first_time.as_str(),
+                status.objects.as_slice()
+            ),
+            (1, t(0).to_string().as_str(), &[key(13).to_string()][..])
+        );
+        assert_eq!(due(Some(&status), HOUR, &ClockJumps::none()), Some(t(3600)));
+        for (at, deleted) in [(1800, vec![]), (3599, vec![]), (3600, vec!["o13".to_owned()])] {
+            let (done, again) = Pass {
+                wanted: &[3, 8],
+                at,
+                ..PASS
+            }
+            .run(&claim);
+            assert_eq!(done, Done { deleted, ..nothing() }, "{at}");
+            // The start stays.
+            assert_eq!(PendingObjects::of(&again), PendingObjects::of(&claim));
+        }
+        // A shorter grace counts at once.
+        let (done, _) = Pass {
+            wanted: &[3, 8],
+            at: 60,
+            length: Duration::ZERO,
+            ..PASS
+        }
+        .run(&claim);
+        assert_eq!(done.deleted, ["o13"]);
+    }
+
+    #[test]
+    fn an_object_that_is_rendered_again_has_the_whole_grace_the_next_time() {
+        let (_, claim) = Pass {
+            wanted: &[3, 8],
+            ..PASS
+        }
+        .run(&inventory(MAPS));
+        let (done, claim) = Pass {
+            wanted: &MAPS,
+            at: 3000,
+            ..PASS
+        }
+        .run(&claim);
+        assert_eq!((done, PendingObjects::of(&claim).status()), (nothing(), None));
+        let (done, claim) = Pass {
+            wanted: &[3, 8],
+            at: 4000,
+            ..PASS
+        }
+        .run(&claim);
+        assert_eq!(done, nothing());
+        let status = PendingObjects::of(&claim).status().unwrap();
+        assert_eq!(status.first_time, t(4000).to_string());
+    }
+
+    /// An object that git has again, and that is not written because an annotation in git or another owner keeps it.
+    #[test]
+    fn an_object_that_is_kept_or_left_alone_has_the_whole_grace_the_next_time() {
+        let (_, claim) = Pass {
+            wanted: &[3, 8],
+            ..PASS
+        }
+        .run(&inventory(MAPS));
+        for is_kept in [false, true] {
+            let mut desired = desired(&MAPS.iter().map(|number| (*number, 0)).collect());
+            let mut kept = BTreeMap::new();
+            for object in desired.objects.iter_mut().filter(|object| object.key == key(13)) {
+                if is_kept {
+                    kept.insert(object.key.clone(), "another".to_owned());
+                } else {
+                    object.directives.left_alone = true;
+                }
+            }
+            let observed = ApplyInput {
+                inventory: &claim,
+                desired: &desired,
+                records: &BTreeMap::new(),
+                drifted: &BTreeSet::new(),
+                kept: &kept,
+                compare: false,
+                guard: Guard {
+                    siblings: &SiblingObjects::nothing(),
+                    earlier: Earlier::default(),
+                    confirmation: Confirmation::default(),
+                    grace: Grace::none(),
+                    approval: crate::apply::budget::Approval::default(),
+                },
+            };
+            let planned = plan(observed, Options::default());
+            assert_eq!(
+                PendingObjects::of(&planned.claim).status(),
+                None,
+                "kept: {is_kept}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_left_up_to_a_time_can_be_taken_back() {
+        let (_, claim) = Pass {
+            wanted: &[3, 8],
+            ..PASS
+        }
+        .run(&inventory(MAPS));
+        let (_, claim) = Pass {
+            wanted: &[3],
+            at: 100,
+            ..PASS
+        }
+        .run(&claim);
+        let status = PendingObjects::of(&claim).status().unwrap();
+        assert_eq!((status.count, status.last_time), (2, t(100).to_string()));
+        let undelete = |until: i64, at: i64| {
+            Pass {
+                wanted: &[3],
+                at,
+                undeleted: Some(until),
+                ..PASS
+            }
+            .run(&claim)
+            .0
+        };
+        assert_eq!(undelete(0, 200).undeleted, ["o13"]);
+        assert_eq!(undelete(100, 200).undeleted, ["o13", "o8"]);
+        assert_eq!(undelete(-1, 200), nothing());
+        // Also an object whose grace has just ended: the user was faster.
+        assert_eq!(
+            undelete(0, 3650),
+            Done {
+                undeleted: vec!["o13".into()],
+                ..nothing()
+            }
+        );
+        // Later losses are not taken back by an earlier request.
+        let pass = Pass {
+            wanted: &[],
+            at: 300,
+            undeleted: Some(100),
+            ..PASS
+        };
+        let (done, claim) = pass.run(&inventory([3]));
+        assert_eq!((done, PendingObjects::of(&claim).0.len()), (nothing(), 1));
+    }
+
+    /// A release that renames everything: at the end of the grace, its new objects are in the inventory too.
+    #[test]
+    fn the_share_is_that_of_the_start_of_the_grace() {
+        let old: Vec<u8> = (0..60).filter(|number| number % 5 == 3).collect();
+        let new: Vec<u8> = (60..120).filter(|number| number % 5 == 3).collect();
+        let (_, claim) = Pass { wanted: &new, ..PASS }.run(&inventory(old));
+        let applied: Inventory = claim.union(&inventory(new.clone()));
+        let (done, _) = Pass {
+            wanted: &new,
+            at: 3600,
+            ..PASS
+        }
+        .run(&applied);
+        assert_eq!((done.deleted.len(), done.blocked), (0, true));
+    }
+
+    #[test]
+    fn clocks_that_jump_end_no_grace() {
+        let (_, claim) = Pass {
+            wanted: &[3, 8],
+            ..PASS
+        }
+        .run(&inventory(MAPS));
+        let mut jumps = ClockJumps::none();
+        jumps.observe(t(10), t(10 + 7200), Duration::ZERO);
+        for (at, deleted) in [(7300, 0), (7200 + 3600, 1)] {
+            let pass = Pass {
+                wanted: &[3, 8],
+                at,
+                jumps: jumps.clone(),
+                ..PASS
+            };
+            assert_eq!(pass.run(&claim).0.deleted.len(), deleted, "{at}");
+        }
+        // A start that lies ahead begins now.
+        let (done, claim) = Pass {
+            wanted: &[3, 8],
+            at: -9000,
+            ..PASS
+        }
+        .run(&claim);
+        assert_eq!(done, nothing());
+        let status = PendingObjects::of(&claim).status().unwrap();
+        assert_eq!(status.first_time, t(-9000).to_string());
+    }
+
+    #[test]
+    fn no_grace_runs_while_nothing_is_pruned() {
+        let (_, claim) = Pass {
+            wanted: &[3, 8],
+            ..PASS
+        }
+        .run(&inventory(MAPS));
+        let (_, claim) = Pass {
+            wanted: &[3, 8],
+            at: 60,
+            prune: false,
+            ..PASS
+        }
+        .run(&claim);
+        assert_eq!(PendingObjects::of(&claim).status(), None);
+        let (done, _) = Pass {
+            wanted: &[3, 8],
+            at: 9000,
+            ..PASS
+        }
+        .run(&claim);
+        assert_eq!(done, nothing());
+    }
+}

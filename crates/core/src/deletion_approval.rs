@@ -1,0 +1,354 @@
+//! Approvals of deletions: which of them apply to a Sync or a group, which are used up, and which name no list
+//! (ADR 43).
+//!
+//! An approval is a DeletionApproval or a digest in an annotation. Each approves one list once: it is recorded as used
+//! before the first delete, and what is interrupted continues under a grant, without the approval.
+
+use std::collections::BTreeSet;
+
+use jiff::Timestamp;
+use kube_core::ResourceExt;
+use starling_api::{DeletionApproval, UsedApproval};
+
+/// The number of approvals that a message names. The others are counted.
+const NAMED: usize = 3;
+/// The target of deletions without a replacement: the Sync is deleted.
+pub const ENDING: &str = "deletion";
+
+/// One digest that a person approved.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Approval {
+    /// The name of the DeletionApproval, or of the annotation.
+    pub name: String,
+    /// The UID of the DeletionApproval, or of the annotated object.
+    pub uid: String,
+    /// The digest.
+    pub digest: String,
+    /// When the DeletionApproval was created; `None` for an annotation.
+    pub created: Option<Timestamp>,
+    /// Whether it is for all Syncs of a group, of which others may have the list.
+    pub is_shared: bool,
+}
+
+impl Approval {
+    /// Returns the digest of a DeletionApproval.
+    #[must_use]
+    pub fn of_object(object: &DeletionApproval) -> Self {
+        let created = object.metadata.creation_timestamp.as_ref();
+        Self {
+            name: object.name_any(),
+            uid: object.uid().unwrap_or_default(),
+            digest: object.spec.digest.clone(),
+            created: Some(created.map_or(Timestamp::UNIX_EPOCH, |time| time.0)),
+            is_shared: object.spec.group.is_some(),
+        }
+    }
+
+    /// Returns the digests in an annotation: clusters of one group may lose different objects, so there may be several,
+    /// separated by commas or spaces.
+    pub fn of_annotation<'a>(
+        name: &'a str,
+        value: &'a str,
+        uid: &'a str,
+        is_shared: bool,
+    ) -> impl Iterator<Item = Self> + 'a {
+        let digests = value.split([',', ' ', '\n']).filter(|digest| !digest.is_empty());
+        digests.map(move |digest| Self {
+            name: name.to_owned(),
+            uid: uid.to_owned(),
+            digest: digest.to_owned(),
+            created: None,
+            is_shared,
+        })
+    }
+
+    /// Reports whether a record is of this approval.
+    #[must_use]
+    pub fn is(&self, used: &UsedApproval) -> bool {
+        (&self.name, &self.uid, &self.digest) == (&used.name, &used.uid, &used.digest)
+    }
+
+    fn used_at(&self, time: String) -> UsedApproval {
+        UsedApproval {
+            name: self.name.clone(),
+            uid: self.uid.clone(),
+            digest: self.digest.clone(),
+            time,
+        }
+    }
+
+    /// `DeletionApproval shop-1`, `annotation starling.dev/approve-deletions`.
+    fn subject(&self) -> String {
+        match self.created {
+            Some(_) => format!("DeletionApproval {}", self.name),
+            None => format!("annotation {}", self.name),
+        }
+    }
+}
+
+/// The approvals that apply to one Sync or group.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Approvals {
+    known: Vec<Approval>,
+    used: Vec<UsedApproval>,
+    /// When the Sync or group was created. A DeletionApproval that is older is of a former one of that name.
+    since: Option<Timestamp>,
+}
+
+impl Approvals {
+    /// Combines the approvals that exist with those that status records as used.
+    #[must_use]
+    pub fn new(
+        known: impl IntoIterator<Item = Approval>,
+        used: Option<&[UsedApproval]>,
+        since: Option<Timestamp>,
+    ) -> Self {
+        Self {
+            known: known.into_iter().collect(),
+            used: used.unwrap_or_default().to_vec(),
+            since,
+        }
+    }
+
+    /// Reports whether a list of this digest is approved, and the approval is not used up.
+    #[must_use]
+    pub fn approve(&self, digest: &str) -> bool {
+        self.valid(digest).next().is_some()
+    }
+
+    /// Returns the digests of valid approvals, separated by commas: see
+    /// [`is_approved`](crate::apply::budget::is_approved).
+    #[must_use]
+    pub fn digests(&self) -> String {
+        let digests: BTreeSet<&str> = self
+            .known
+            .iter()
+            .filter(|approval| self.is_valid(approval))
+            .map(|approval| &*approval.digest)
+            .collect();
+        digests.into_iter().collect::<Vec<_>>().join(",")
+    }
+
+    /// Returns the record of used approvals after a list of this digest is carried out, without those that no longer
+    /// exist. All approvals of the list are used up together.
+    #[must_use]
+    pub fn used_after(&self, digest: &str, now: Timestamp) -> Vec<UsedApproval> {
+        let added = self
+            .valid(digest)
+            .map(|approval| approval.used_at(now.to_string()));
+        let mut used: Vec<UsedApproval> = self.remaining().cloned().collect();
+        used.extend(added);
+        used
+    }
+
+    /// Returns the record of used approvals before the first pass over a Sync: what exists by then was made before the
+    /// Sync, and is no approval of what the Sync deletes. An annotation has no time, and API servers date objects in
+    /// whole seconds.
+    #[must_use]
+    pub fn used_before(&self, now: Timestamp) -> Vec<UsedApproval> {
+        let older = self.known.iter().filter(|approval| self.is_valid(approval));
+        let added = older.map(|approval| approval.used_at(now.to_string()));
+        self.remaining().cloned().chain(added).collect()
+    }
+
+    /// Returns the record of used approvals if it has some that no longer exist. Once an annotation was removed, it may
+    /// be set again, and is a new approval.
+    #[must_use]
+    pub fn forgotten(&self) -> Option<Vec<UsedApproval>> {
+        let remaining: Vec<UsedApproval> = self.remaining().cloned().collect();
+        (remaining.len() < self.used.len()).then_some(remaining)
+    }
+
+    /// Returns these approvals without those of the group that are of another list, which another Sync may have.
+    #[must_use]
+    pub fn about(&self, digest: &str) -> Self {
+        let mut about = self.clone();
+        about
+            .known
+            .retain(|approval| !approval.is_shared || approval.digest == digest);
+        about
+    }
+
+    /// Returns these approvals with more records of used ones: those of the Syncs of a group.
+    #[must_use]
+    pub fn also_used(mut self, used: impl IntoIterator<Item = UsedApproval>) -> Self {
+        self.used.extend(used);
+        self
+    }
+
+    /// Returns these approvals without some of them.
+    #[must_use]
+    pub fn without(mut self, is_out: impl Fn(&Approval) -> bool) -> Self {
+        self.known.retain(|approval| !is_out(approval));
+        self
+    }
+
+    /// Returns why approvals approve none of the held lists, in sentences for people; empty if there are none of them.
+    #[must_use]
+    pub fn remarks(&self, held: &BTreeSet<&str>) -> String {
+        let void = self
+            .known
+            .iter()
+            .filter_map(|approval| self.remark(approval, held));
+        let void: Vec<String> = void.collect();
+        let more = match void.len().saturating_sub(NAMED) {
+            0 => String::new(),
+            more => format!("; {more} more approve nothing"),
+        };
+        let named: Vec<String> = void.into_iter().take(NAMED).collect();
+        format!("{}{more}", named.join("; "))
+    }
+
+    fn remark(&self, approval: &Approval, held: &BTreeSet<&str>) -> Option<String> {
+        let Approval { digest, .. } = approval;
+        let (subject, is_held) = (approval.subject(), held.contains(&**digest));
+        if let Some(used) = self.record(approval) {
+            return is_held.then(|| format!("{subject} was used up at {}", used.time));
+        }
+        if !is_held {
+            return Some(format!(
+                "{subject} approves {digest}, which is not the digest of this list"
+            ));
+        }
+        (!self.is_valid(approval)).then(|| format!("{subject} is older than what it is for"))
+    }
+
+    fn valid<'a>(&'a self, digest: &'a str) -> impl Iterator<Item = &'a Approval> {
+        let is_of = move |approval: &&Approval| approval.digest == digest && self.is_valid(approval);
+        self.known.iter().filter(is_of)
+    }
+
+    fn is_valid(&self, approval: &Approval) -> bool {
+        let is_older = approval.created.is_some_and(|created| Some(created) < self.since);
+        !is_older && self.record(approval).is_none()
+    }
+
+    fn record(&self, approval: &Approval) -> Option<&UsedApproval> {
+        self.used.iter().find(|used| approval.is(used))
+    }
+
+    fn remaining(&self) -> impl Iterator<Item = &UsedApproval> {
+        let is_known = |used: &&UsedApproval| self.known.iter().any(|approval| approval.is(used));
+        self.used.iter().filter(is_known)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use starling_api::DeletionApprovalSpec;
+
+    use super::*;
+
+    fn t(second: i64) -> Timestamp {
+        Timestamp::from_second(1_800_000_000 + second).unwrap()
+    }
+
+    fn object(name: &str, digest: &str, created: Timestamp) -> Approval {
+        let spec = DeletionApprovalSpec {
+            group: Some("shop".into()),
+            sync: None,
+            digest: digest.into(),
+            by: "ann".into(),
+            reason: String::new(),
+        };
+        let mut object = DeletionApproval::new(name, spec);
+        object.metadata.uid = Some(format!("uid-{name}"));
+        object.metadata.creation_timestamp =
+            Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(created));
+        Approval::of_object(&object)
+    }
+
+    fn annotation(value: &str) -> Vec<Approval> {
+        Approval::of_annotation("starling.dev/approve-deletions", value, "uid-shop", true).collect()
+    }
+
+    fn with(known: &[Approval], used: &[UsedApproval]) -> Approvals {
+        Approvals::new(known.to_vec(), Some(used), Some(t(0)))
+    }
+
+    /// Guards against an approval that approves the same list for ever.
+    #[test]
+    fn an_approval_is_used_up_once_it_is_carried_out() {
+        for known in [vec![object("a", "d1", t(5))], annotation("d1")] {
+            let fresh = with(&known, &[]);
+            assert!(fresh.approve("d1") && !fresh.approve("d2") && !fresh.approve(""));
+            assert_eq!(fresh.digests(), "d1");
+            let used = fresh.used_after("d1", t(9));
+            assert_eq!(used.len(), 1);
+            let after = with(&known, &used);
+            assert!(!after.approve("d1"));
+            assert_eq!((after.digests().as_str(), after.forgotten()), ("", None));
+            assert_eq!(after.used_after("d1", t(10)), used, "recorded once");
+        }
+    }
+
+    #[test]
+    fn another_object_approves_the_same_list_again() {
+        let first = object("a", "d1", t(5));
+        let used = with(std::slice::from_ref(&first), &[]).used_after("d1", t(9));
+        let both = with(&[first, object("b", "d1", t(20))], &used);
+        assert!(both.approve("d1"));
+        assert_eq!(both.used_after("d1", t(21)).len(), 2);
+        // An object of the same name has another UID.
+        let mut again = object("a", "d1", t(20));
+        again.uid = "another".into();
+        assert!(with(&[again], &used).approve("d1"));
+    }
+
+    #[test]
+    fn an_annotation_approves_again_after_it_was_removed_and_set() {
+        let used = with(&annotation("d1, d2"), &[]).used_after("d1", t(9));
+        let rest = with(&annotation("d1 d2"), &used);
+        assert!(rest.approve("d2") && !rest.approve("d1"));
+        assert_eq!(with(&annotation("d2"), &used).forgotten(), Some(Vec::new()));
+        assert!(with(&annotation("d1"), &[]).approve("d1"));
+        // That of another object is another approval.
+        let other = Approval::of_annotation("starling.dev/approve-deletions", "d1", "uid-of-sync", false);
+        assert!(with(&other.collect::<Vec<_>>(), &used).approve("d1"));
+    }
+
+    /// A Sync that is deleted takes its record with it, and the Sync that is created later has the same name.
+    #[test]
+    fn an_approval_is_of_no_sync_that_is_created_later() {
+        for (created, valid) in [(-1, false), (0, true), (1, true)] {
+            let known = [object("a", "d1", t(created))];
+            let approvals = with(&known, &[]);
+            assert_eq!(approvals.approve("d1"), valid, "{created}");
+            let remarks = approvals.remarks(&["d1"].into());
+            assert_eq!(remarks.contains("is older than"), !valid, "{remarks}");
+        }
+        // What exists before the first pass is older, whatever its second.
+        let mut known = annotation("d1 d2");
+        known.extend([object("a", "d3", t(0)), object("b", "d4", t(-1))]);
+        let used = with(&known, &[]).used_before(t(1));
+        assert_eq!(used.len(), 3);
+        assert_eq!(with(&known, &used).digests(), "");
+        assert_eq!(with(&known, &used).used_before(t(2)), used);
+        known.push(object("c", "d3", t(0)));
+        assert_eq!(with(&known, &used).digests(), "d3");
+    }
+
+    #[test]
+    fn a_wrong_digest_and_a_used_approval_are_reported() {
+        let known = [object("wrong", "d9", t(5)), object("spent", "d1", t(5))];
+        let used = with(&known, &[]).used_after("d1", t(9));
+        let approvals = with(&known, &used);
+        assert_eq!(
+            approvals.remarks(&["d1"].into()),
+            format!(
+                "DeletionApproval wrong approves d9, which is not the digest of this list; \
+                 DeletionApproval spent was used up at {}",
+                t(9)
+            )
+        );
+        // What was carried out is no mistake while another list waits.
+        assert!(!approvals.remarks(&["d2"].into()).contains("spent"));
+        assert_eq!(with(&known, &[]).remarks(&["d1", "d9"].into()), "");
+        let many: Vec<Approval> = annotation("d1 d2 d3 d4 d5");
+        let remarks = with(&many, &[]).remarks(&["d0"].into());
+        assert!(remarks.ends_with("; 2 more approve nothing"), "{remarks}");
+        assert!(remarks.starts_with("annotation starling.dev/approve-deletions approves d1"));
+        let about = with(&many, &[]).about("d3").remarks(&["d3"].into());
+        assert_eq!(about, "", "the others may be of other Syncs");
+    }
+}

@@ -1,0 +1,698 @@
+//! Deletion budgets: whether deletions are within the limits of a Sync, of its group and of the installation, counted
+//! over a sliding window of time (ADR 42).
+//!
+//! Every path by which objects are deleted asks here before the first delete is sent, and stores the counts first.
+//! Deletions that a person approved are neither limited nor counted.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use starling_api::{DeletionBudget, DeletionCount, Deletions, IntOrPercent};
+
+/// A group without a limit of its own may always lose this many objects: a small application is quickly recreated, and
+/// people delete one every day.
+const LEAST_OBJECTS: usize = 100;
+/// The default share of the objects of a group.
+const DEFAULT_OBJECTS: IntOrPercent = IntOrPercent::Percent(50);
+/// A window has this many counts in status. More would make it more precise, and status larger.
+const COUNTS: u32 = 12;
+
+/// A limit of a number of objects or clusters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Limit {
+    /// No limit.
+    None,
+    /// This number or share.
+    At(IntOrPercent),
+    /// This share, but at least this number.
+    AtLeast(IntOrPercent, usize),
+}
+
+impl Limit {
+    fn of(self, total: usize) -> Option<usize> {
+        match self {
+            Self::None => None,
+            Self::At(limit) => Some(limit.of_rounded_down(total)),
+            Self::AtLeast(limit, least) => Some(limit.of_rounded_down(total).max(least)),
+        }
+    }
+}
+
+/// The owner of a budget.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// One Sync.
+    Sync,
+    /// All Syncs of a group.
+    SyncGroup,
+    /// All Syncs of the installation.
+    Installation,
+}
+
+impl fmt::Display for Scope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Sync => "the Sync",
+            Self::SyncGroup => "the SyncGroup",
+            Self::Installation => "the installation (--deletion-budget)",
+        })
+    }
+}
+
+/// The limits of one scope.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// The owner of the budget.
+    pub scope: Scope,
+    /// The limit of objects.
+    pub objects: Limit,
+    /// The limit of clusters.
+    pub clusters: Limit,
+    /// The length of the window.
+    pub window: Duration,
+}
+
+impl Limits {
+    /// Returns the limits of a Sync. The default has none: a Sync that is deleted loses all of its objects, and a prune
+    /// of more than half of them requires an approval anyway ([`crate::apply::budget`]).
+    #[must_use]
+    pub fn of_sync(budget: Option<DeletionBudget>) -> Self {
+        Self::of(Scope::Sync, budget, Limit::None)
+    }
+
+    /// Returns the limits of a group.
+    #[must_use]
+    pub fn of_group(budget: Option<DeletionBudget>) -> Self {
+        let default = Limit::AtLeast(DEFAULT_OBJECTS, LEAST_OBJECTS);
+        Self::of(Scope::SyncGroup, budget, default)
+    }
+
+    fn of(scope: Scope, budget: Option<DeletionBudget>, default: Limit) -> Self {
+        let budget = budget.unwrap_or_default();
+        Self {
+            scope,
+            objects: budget.objects.map_or(default, Limit::At),
+            clusters: budget.clusters.map_or(Limit::None, Limit::At),
+            window: budget.window.as_std(),
+        }
+    }
+}
+
+/// A text that is not a budget of an installation.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{problem}; write numbers such as objects=500,clusters=20,window=1h")]
+pub struct BudgetError {
+    problem: String,
+}
+
+/// The limits of an installation, as `objects=500,clusters=20,window=1h`. Each is optional; one of objects and clusters
+/// is required.
+impl FromStr for Limits {
+    type Err = BudgetError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let bad = |problem: String| BudgetError { problem };
+        let mut limits = Self::of(Scope::Installation, None, Limit::None);
+        let mut seen: Vec<&str> = Vec::new();
+        for part in text.split(',') {
+            let (key, value) = part
+                .split_once('=')
+                .ok_or_else(|| bad(format!("{part:?} has no value")))?;
+            if seen.contains(&key) {
+                return Err(bad(format!("{key} is given twice")));
+            }
+            seen.push(key);
+            let number = || {
+                let number = value
+                    .parse()
+                    .map_err(|_| bad(format!("{key}={value} is no number")))?;
+                Ok(Limit::At(IntOrPercent::Int(number)))
+            };
+            match key {
+                "objects" => limits.objects = number()?,
+                "clusters" => limits.clusters = number()?,
+                "window" => {
+                    let window: starling_api::Duration = value
+                        .parse()
+                        .map_err(|_| bad(format!("window={value} is no duration")))?;
+                    if window.is_zero() {
+                        return Err(bad("the window has no length".into()));
+                    }
+                    limits.window = window.as_std();
+                }
+                _ => return Err(bad(format!("{key:?} is unknown"))),
+            }
+        }
+        if (limits.objects, limits.clusters) == (Limit::None, Limit::None) {
+            return Err(bad("no limit of objects or clusters is given".into()));
+        }
+        Ok(limits)
+    }
+}
+
+/// Deletions on one cluster that are about to be sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Request {
+    /// The number of objects to delete.
+    pub objects: usize,
+    /// Whether the cluster has lost nothing within the window so far.
+    pub is_new_cluster: bool,
+    /// The number of objects in the scope now.
+    pub of_objects: usize,
+    /// The number of objects in the scope afterwards, with those that the same attempt creates.
+    pub remaining: usize,
+    /// The number of clusters in the scope now.
+    pub of_clusters: usize,
+}
+
+/// The decision about deletions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BudgetVerdict {
+    /// The deletions are within the limits. To be stored before they are sent.
+    Granted(Vec<DeletionCount>),
+    /// The deletions exceed a limit.
+    Held(Excess),
+}
+
+/// Deletions that exceed a budget.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Excess {
+    /// The budget and what counts against it, for people.
+    pub budget: String,
+    /// When the budget allows the deletions; `None`: never, so that they need an approval.
+    pub until: Option<Timestamp>,
+}
+
+/// Decides whether deletions are within the limits of a scope, after those that were counted before.
+///
+/// Objects that were replaced are no loss: each release of an application whose ConfigMaps have a hash in their names
+/// deletes some of them and creates as many.
+#[must_use]
+pub fn decide(limits: &Limits, counted: &[DeletionCount], request: Request, now: Timestamp) -> BudgetVerdict {
+    let counted = current(limits.window, counted, now);
+    // The objects that went within the window are not there any more.
+    let of_objects = start(&counted, |count| count.of_objects).unwrap_or(request.of_objects);
+    let of_clusters = start(&counted, |count| count.of_clusters).unwrap_or(request.of_clusters);
+    let clusters = usize::from(request.is_new_cluster && request.objects > 0);
+    let kinds = [
+        (
+            "objects",
+            limits.objects.of(of_objects),
+            request.objects,
+            objects as fn(&DeletionCount) -> usize,
+        ),
+        ("clusters", limits.clusters.of(of_clusters), clusters, clusters_of),
+    ];
+    let mut excess: Option<Excess> = None;
+    for (what, limit, wanted, number) in kinds {
+        let Some(limit) = limit.filter(|_| wanted > 0) else {
+            continue;
+        };
+        let before: usize = counted.iter().map(number).sum();
+        let lost = match what {
+            "objects" => of_objects
+                .max(request.of_objects)
+                .saturating_sub(request.remaining),
+            _ => usize::MAX,
+        };
+        if lost.min(before + wanted) <= limit {
+            continue;
+        }
+        let until = frees_at(limits.window, &counted, number, before + wanted, limit);
+        let found = Excess {
+            budget: format!(
+                "{} allows {limit} {what} within {}: {before} were deleted, {wanted} more would be",
+                limits.scope,
+                starling_api::Duration::from(limits.window)
+            ),
+            until,
+        };
+        excess = Some(match excess {
+            Some(known) if is_later(known.until, found.until) => known,
+            _ => found,
+        });
+    }
+    match excess {
+        Some(excess) => BudgetVerdict::Held(excess),
+        None => BudgetVerdict::Granted(added(limits.window, counted, request, clusters, now)),
+    }
+}
+
+/// Counts a cluster that leaves the selection of its group, unless its leave was counted or approved before: what
+/// follows the count may fail, and is then repeated.
+pub fn count_left(
+    deletions: &mut Deletions,
+    cluster: &str,
+    window: Duration,
+    of_clusters: usize,
+    now: Timestamp,
+) {
+    if deletions.leaving.iter().any(|name| name == cluster) {
+        return;
+    }
+    deletions.counts = with_left(window, &deletions.counts, of_clusters, now);
+    deletions.leaving.push(cluster.to_owned());
+    deletions.leaving.sort();
+}
+
+/// Returns the counts with one more cluster that left the selection of its group.
+#[must_use]
+fn with_left(
+    window: Duration,
+    counted: &[DeletionCount],
+    of_clusters: usize,
+    now: Timestamp,
+) -> Vec<DeletionCount> {
+    let request = Request {
+        of_clusters,
+        ..Request::default()
+    };
+    let mut counts = added(window, current(window, counted, now), request, 0, now);
+    if let Some(last) = counts.last_mut() {
+        last.left = last.left.saturating_add(1);
+    }
+    counts
+}
+
+/// Returns the counts without times that lie ahead or cannot be read; `None` if there are none. To be stored: the
+/// counts would otherwise start anew whenever they are read.
+#[must_use]
+pub fn repaired(window: Duration, counted: &[DeletionCount], now: Timestamp) -> Option<Vec<DeletionCount>> {
+    let is_wrong = |count: &DeletionCount| time(count).is_none_or(|time| time > now);
+    counted
+        .iter()
+        .any(is_wrong)
+        .then(|| current(window, counted, now))
+}
+
+/// The clusters that left the selection of a group within the window, and whose objects were deleted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Left {
+    /// Their number.
+    pub clusters: usize,
+    /// When the first of them no longer count; `None`: there are none.
+    pub until: Option<Timestamp>,
+}
+
+/// Returns the clusters that left the selection of a group within the window.
+#[must_use]
+pub fn left(window: Duration, counted: &[DeletionCount], now: Timestamp) -> Left {
+    let counted = current(window, counted, now);
+    Left {
+        clusters: counted.iter().map(|count| count.left as usize).sum(),
+        until: counted
+            .iter()
+            .find(|count| count.left > 0)
+            .and_then(|count| ends_at(window, count)),
+    }
+}
+
+/// The deletions of a Sync within the window.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Earlier {
+    /// The number of objects that were deleted.
+    pub deleted: usize,
+    /// The number of objects before the first of them; 0 if none was deleted.
+    pub of: usize,
+    /// The number of objects whose deletion at this target was allowed. What remains of them is not decided again.
+    pub granted: usize,
+}
+
+impl Earlier {
+    /// Returns the deletions of a Sync within its window, before it prunes for this target.
+    #[must_use]
+    pub fn of(deletions: Option<&Deletions>, window: Duration, target: &str, now: Timestamp) -> Self {
+        let Some(deletions) = deletions else {
+            return Self::default();
+        };
+        let counted = current(window, &deletions.counts, now);
+        let grant = deletions.grant.as_ref().filter(|grant| grant.target == target);
+        Self {
+            deleted: counted.iter().map(objects).sum(),
+            of: start(&counted, |count| count.of_objects).unwrap_or_default(),
+            granted: grant.map_or(0, |grant| grant.objects as usize),
+        }
+    }
+}
+
+/// Reports whether a Sync has deleted objects within a window.
+#[must_use]
+pub fn has_deleted(deletions: Option<&Deletions>, window: Duration, now: Timestamp) -> bool {
+    deletions.is_some_and(|deletions| {
+        let counted = current(window, &deletions.counts, now);
+        counted.iter().any(|count| count.objects > 0)
+    })
+}
+
+fn objects(count: &DeletionCount) -> usize {
+    count.objects as usize
+}
+
+fn clusters_of(count: &DeletionCount) -> usize {
+    count.clusters as usize
+}
+
+/// Returns a number at the start of the window; `None`: nothing was counted.
+fn start(counted: &[DeletionCount], number: fn(&DeletionCount) -> u32) -> Option<usize> {
+    counted
+        .iter()
+        .map(number)
+        .find(|number| *number > 0)
+        .map(|number| number as usize)
+}
+
+/// Reports whether the first time is later. `None` is never.
+#[must_use]
+pub fn is_later(first: Option<Timestamp>, second: Option<Timestamp>) -> bool {
+    match (first, second) {
+        (None, _) => true,
+        (Some(_), None) => false,
+        (Some(first), Some(second)) => first > second,
+    }
+}
+
+/// Returns the counts within the window. A time that lies ahead, because a clock was wrong, is taken for now: the
+/// deletions count, and not for longer than a window. So is one that cannot be read.
+fn current(window: Duration, counted: &[DeletionCount], now: Timestamp) -> Vec<DeletionCount> {
+    let counts = counted.iter().map(|count| {
+        let is_past = time(count).is_some_and(|time| time <= now);
+        DeletionCount {
+            time: if is_past {
+                count.time.clone()
+            } else {
+                now.to_string()
+            },
+            ..count.clone()
+        }
+    });
+    counts
+        .filter(|count| ends_at(window, count).is_none_or(|end| end > now))
+        .collect()
+}
+
+fn time(count: &DeletionCount) -> Option<Timestamp> {
+    count.time.parse().ok()
+}
+
+/// Returns the time from which a count no longer counts: the last of its deletions was one width after the first.
+fn ends_at(window: Duration, count: &DeletionCount) -> Option<Timestamp> {
+    let length = SignedDuration::try_from(window + window / COUNTS).ok()?;
+    time(count)?.checked_add(length).ok()
+}
+
+/// Returns when so many deletions have left the window that the limit is kept.
+fn frees_at(
+    window: Duration,
+    counted: &[DeletionCount],
+    number: fn(&DeletionCount) -> usize,
+    total: usize,
+    limit: usize,
+) -> Option<Timestamp> {
+    let mut total = total;
+    for count in counted {
+        total = total.saturating_sub(number(count));
+        if total <= limit {
+            return ends_at(window, count);
+        }
+    }
+    None
+}
+
+/// Adds a request to the counts: to the last one, if its time is close enough.
+fn added(
+    window: Duration,
+    mut counts: Vec<DeletionCount>,
+    request: Request,
+    clusters: usize,
+    now: Timestamp,
+) -> Vec<DeletionCount> {
+    let narrow = |number| u32::try_from(number).unwrap_or(u32::MAX);
+    let width = SignedDuration::try_from(window / COUNTS).unwrap_or(SignedDuration::MAX);
+    let is_close = |count: &DeletionCount| time(count).is_some_and(|time| now.duration_since(time) < width);
+    if !counts.last().is_some_and(is_close) {
+        counts.push(DeletionCount {
+            time: now.to_string(),
+            of_objects: narrow(request.of_objects),
+            of_clusters: narrow(request.of_clusters),
+            ..DeletionCount::default()
+        });
+    }
+    if let Some(last) = counts.last_mut() {
+        last.objects = last.objects.saturating_add(narrow(request.objects));
+        last.clusters = last.clusters.saturating_add(narrow(clusters));
+        // A cluster that left was counted before its objects were.
+        if last.of_objects == 0 {
+            last.of_objects = narrow(request.of_objects);
+        }
+    }
+    counts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOUR: i64 = 3600;
+
+    fn t(seconds: i64) -> Timestamp {
+        Timestamp::from_second(1_700_000_000 + seconds).unwrap()
+    }
+
+    fn limits(objects: Option<&str>, clusters: Option<&str>) -> Limits {
+        let parse = |text: &str| text.parse().unwrap();
+        Limits::of_group(Some(DeletionBudget {
+            objects: objects.map(parse),
+            clusters: clusters.map(parse),
+            ..DeletionBudget::default()
+        }))
+    }
+
+    fn request(objects: usize, of_objects: usize) -> Request {
+        Request {
+            objects,
+            is_new_cluster: true,
+            of_objects,
+            remaining: 0,
+            of_clusters: 8,
+        }
+    }
+
+    fn granted(verdict: BudgetVerdict) -> Vec<DeletionCount> {
+        match verdict {
+            BudgetVerdict::Granted(counts) => counts,
+            BudgetVerdict::Held(excess) => panic!("held: {excess:?}"),
+        }
+    }
+
+    fn held(verdict: BudgetVerdict) -> Excess {
+        match verdict {
+            BudgetVerdict::Granted(counts) => panic!("granted: {counts:?}"),
+            BudgetVerdict::Held(excess) => excess,
+        }
+    }
+
+    /// What people do every day goes through, and what empties a fleet does not.
+    #[test]
+    fn the_default_of_a_group_is_half_of_its_objects_and_at_least_a_hundred() {
+        let limits = Limits::of_group(None);
+        for (of, wanted, allowed) in [
+            (3, 3, true),
+            (100, 100, true),
+            (150, 101, false),
+            (200, 100, true),
+            (1600, 800, true),
+            (1600, 801, false),
+            (15_000, 500, true),
+        ] {
+            let verdict = decide(&limits, &[], request(wanted, of), t(0));
+            assert_eq!(
+                matches!(verdict, BudgetVerdict::Granted(_)),
+                allowed,
+                "{wanted} of {of}"
+            );
+        }
+        assert_eq!(
+            decide(&Limits::of_sync(None), &[], request(9999, 9999), t(0)),
+            BudgetVerdict::Granted(vec![DeletionCount {
+                time: t(0).to_string(),
+                objects: 9999,
+                clusters: 1,
+                left: 0,
+                of_objects: 9999,
+                of_clusters: 8
+            }])
+        );
+    }
+
+    #[test]
+    fn deletions_add_up_within_the_window_and_are_freed_after_it() {
+        let limits = limits(Some("10"), None);
+        let mut counts = granted(decide(&limits, &[], request(4, 100), t(0)));
+        counts = granted(decide(&limits, &counts, request(4, 96), t(1800)));
+        let excess = held(decide(&limits, &counts, request(3, 92), t(1900)));
+        assert_eq!(
+            excess.budget,
+            "the SyncGroup allows 10 objects within 1h: 8 were deleted, 3 more would be"
+        );
+        // The first count is as wide as five minutes.
+        assert_eq!(excess.until, Some(t(HOUR + 300)));
+        let later = granted(decide(&limits, &counts, request(3, 92), t(HOUR + 300)));
+        assert_eq!(later.len(), 2, "{later:?}");
+        assert!(matches!(
+            decide(&limits, &counts, request(3, 92), t(HOUR + 299)),
+            BudgetVerdict::Held(_)
+        ));
+        granted(decide(&limits, &counts, request(2, 92), t(1900)));
+    }
+
+    #[test]
+    fn what_exceeds_the_budget_alone_waits_for_a_person() {
+        let limits = limits(Some("10"), None);
+        assert_eq!(held(decide(&limits, &[], request(11, 100), t(0))).until, None);
+        let none = self::limits(None, Some("0%"));
+        assert_eq!(held(decide(&none, &[], request(1, 100), t(0))).until, None);
+    }
+
+    #[test]
+    fn a_share_is_that_of_the_start_of_the_window() {
+        let limits = limits(Some("50%"), None);
+        let counts = granted(decide(&limits, &[], request(100, 200), t(0)));
+        // Half of the remaining hundred.
+        assert!(matches!(
+            decide(&limits, &counts, request(50, 100), t(10)),
+            BudgetVerdict::Held(_)
+        ));
+    }
+
+    /// Guards against a hold of what people do every day: names with a hash, which each release replaces.
+    #[test]
+    fn objects_that_are_replaced_are_no_loss() {
+        let limits = limits(Some("50%"), None);
+        let mut counts = Vec::new();
+        for round in 0..50 {
+            // An attempt that was interrupted has the new objects in its inventory already.
+            let replacing = Request {
+                remaining: 200,
+                ..request(20, if round % 2 == 0 { 200 } else { 220 })
+            };
+            counts = granted(decide(&limits, &counts, replacing, t(round * 60)));
+        }
+        let removing = |objects: usize| Request {
+            remaining: 200 - objects,
+            ..request(objects, 200)
+        };
+        granted(decide(&limits, &counts, removing(90), t(3000)));
+        held(decide(&limits, &counts, removing(120), t(3000)));
+    }
+
+    #[test]
+    fn a_cluster_counts_once_and_an_empty_request_is_never_held() {
+        let limits = limits(Some("100%"), Some("1"));
+        let counts = granted(decide(&limits, &[], request(1, 100), t(0)));
+        let again = Request {
+            is_new_cluster: false,
+            ..request(1, 100)
+        };
+        let counts = granted(decide(&limits, &counts, again, t(10)));
+        assert_eq!((counts.len(), counts[0].objects, counts[0].clusters), (1, 2, 1));
+        let excess = held(decide(&limits, &counts, request(1, 100), t(20)));
+        assert!(
+            excess.budget.contains("1 clusters within 1h"),
+            "{}",
+            excess.budget
+        );
+        granted(decide(&limits, &counts, request(0, 100), t(20)));
+    }
+
+    /// However many deletions there are, status has about as many counts as a window has parts, and none is lost.
+    #[test]
+    fn the_counts_are_few_and_none_is_freed_early() {
+        let limits = limits(Some("100%"), None);
+        let mut counts = Vec::new();
+        for second in (0..HOUR).step_by(7) {
+            let verdict = decide(
+                &limits,
+                &counts,
+                Request {
+                    of_objects: 100_000,
+                    objects: 1,
+                    ..Request::default()
+                },
+                t(second),
+            );
+            counts = granted(verdict);
+        }
+        assert!(counts.len() <= 13, "{}", counts.len());
+        let total: u32 = counts.iter().map(|count| count.objects).sum();
+        assert_eq!(i64::from(total), (HOUR + 6) / 7);
+    }
+
+    /// A clock that was set far ahead for a moment must neither free nor hold for a year.
+    #[test]
+    fn a_count_of_the_future_counts_from_now() {
+        let limits = limits(Some("10"), None);
+        let counts = granted(decide(&limits, &[], request(10, 100), t(365 * 24 * HOUR)));
+        assert_eq!(repaired(limits.window, &counts, t(365 * 24 * HOUR)), None);
+        let counts = repaired(limits.window, &counts, t(0)).unwrap();
+        let excess = held(decide(&limits, &counts, request(1, 100), t(10)));
+        assert_eq!(excess.until, Some(t(HOUR + 300)));
+        let unreadable = [DeletionCount {
+            time: "yesterday".into(),
+            ..counts[0].clone()
+        }];
+        held(decide(&limits, &unreadable, request(1, 100), t(0)));
+    }
+
+    #[test]
+    fn clusters_that_left_are_counted_on_their_own() {
+        let window = Duration::from_secs(3600);
+        let counts = with_left(window, &[], 8, t(0));
+        let counts = with_left(window, &counts, 7, t(900));
+        let both = Left {
+            clusters: 2,
+            until: Some(t(HOUR + 300)),
+        };
+        assert_eq!(left(window, &counts, t(1000)), both);
+        assert_eq!(left(window, &counts, t(HOUR + 400)).clusters, 1);
+        assert_eq!(left(window, &counts, t(3 * HOUR)), Left::default());
+        let counts = granted(decide(&Limits::of_group(None), &counts, request(5, 40), t(900)));
+        assert_eq!(
+            (
+                counts.len(),
+                counts[1].left,
+                counts[1].objects,
+                counts[1].of_objects
+            ),
+            (2, 1, 5, 40)
+        );
+    }
+
+    #[test]
+    fn the_flag_of_the_controller_is_checked() {
+        let limits: Limits = "objects=500,clusters=20,window=30m".parse().unwrap();
+        assert_eq!(
+            (limits.scope, limits.objects, limits.clusters, limits.window),
+            (
+                Scope::Installation,
+                Limit::At(IntOrPercent::Int(500)),
+                Limit::At(IntOrPercent::Int(20)),
+                Duration::from_secs(1800)
+            )
+        );
+        for (text, problem) in [
+            ("", "has no value"),
+            ("objects", "has no value"),
+            ("objects=50%", "is no number"),
+            ("objects=1,objects=2", "given twice"),
+            ("window=1h", "no limit"),
+            ("objects=1,window=0s", "no length"),
+            ("objects=1,window=soon", "no duration"),
+            ("object=1", "unknown"),
+        ] {
+            let error = text.parse::<Limits>().unwrap_err().to_string();
+            assert!(error.contains(problem), "{text}: {error}");
+        }
+    }
+}

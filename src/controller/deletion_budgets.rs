@@ -1,0 +1,484 @@
+//! The deletion budgets of Syncs, groups and the installation: counts deletions before they are sent (ADR 42).
+//!
+//! The counts are in the status of each Sync and SyncGroup, and those of the installation in a ConfigMap. They are
+//! written one request after another, so that no two requests take the same part of a budget.
+
+use std::collections::BTreeSet;
+
+use jiff::Timestamp;
+use starling_api::{DeletionCount, DeletionGrant, Deletions, SyncGroup, SyncResource, UsedApproval};
+use starling_core::deletion_budget::{
+    BudgetVerdict, Excess, Limits, Request, count_left, decide, has_deleted, is_later, repaired,
+};
+use starling_core::object::GroupKind;
+use starling_member::Refusal;
+use tokio::sync::Mutex;
+
+use super::cache::ObjectKey;
+use super::caches::ObjectCaches;
+use super::event_handlers::{ChangedBy, EventHandlers};
+use super::hub::{Hub, HubError};
+
+/// The settings of deletions.
+#[derive(Clone, Debug, Default)]
+pub struct DeletionSettings {
+    /// The budget of the installation; `None` for no limit.
+    pub budget: Option<Limits>,
+    /// The kinds whose deletion requires an approval, besides those that always do.
+    pub confirm: BTreeSet<GroupKind>,
+}
+
+/// The deletion budgets.
+#[derive(Debug, Default)]
+pub struct DeletionBudgets {
+    settings: DeletionSettings,
+    turn: Mutex<()>,
+}
+
+/// What the budgets need of a loop.
+#[derive(Clone, Copy)]
+pub struct BudgetContext<'a> {
+    /// The client of the management cluster.
+    pub hub: &'a Hub,
+    /// The objects of the management cluster.
+    pub objects: &'a ObjectCaches,
+    /// The event handlers.
+    pub handlers: EventHandlers<'a>,
+    /// The time of the request.
+    pub now: Timestamp,
+}
+
+/// Deletions of one Sync on its cluster.
+#[derive(Clone, Copy, Debug)]
+pub struct SyncDeletions<'a> {
+    /// The key of the Sync.
+    pub sync: &'a ObjectKey,
+    /// [`DeletionGrant::target`].
+    pub target: &'a str,
+    /// The number of objects.
+    pub objects: usize,
+    /// The number of objects of the Sync afterwards, with those that the same attempt creates.
+    pub remaining: usize,
+    /// The record of used approvals if a person approved them: they are allowed, and not counted.
+    pub approved: Option<&'a [UsedApproval]>,
+}
+
+/// What a scope would store.
+enum Counted {
+    Granted(Vec<DeletionCount>),
+    /// The counts are to be stored if a time of them was wrong.
+    Held(Excess, Option<Vec<DeletionCount>>),
+}
+
+fn count(limits: &Limits, counted: &[DeletionCount], request: Request, now: Timestamp) -> Counted {
+    match decide(limits, counted, request, now) {
+        BudgetVerdict::Granted(counts) => Counted::Granted(counts),
+        BudgetVerdict::Held(excess) => Counted::Held(excess, repaired(limits.window, counted, now)),
+    }
+}
+
+impl DeletionBudgets {
+    /// Returns the kinds whose deletion requires an approval, besides those that always do.
+    #[must_use]
+    pub fn confirmed_kinds(&self) -> &BTreeSet<GroupKind> {
+        &self.settings.confirm
+    }
+
+    /// Creates the budgets.
+    #[must_use]
+    pub fn new(settings: DeletionSettings) -> Self {
+        Self {
+            settings,
+            turn: Mutex::default(),
+        }
+    }
+
+    /// Counts deletions of a Sync against all budgets. Returns once the counts are stored; nothing is counted if one of
+    /// the budgets does not allow the deletions.
+    ///
+    /// # Errors
+    /// [`Refusal`]: nothing may be deleted.
+    pub async fn count(
+        &self,
+        context: BudgetContext<'_>,
+        deletions: SyncDeletions<'_>,
+    ) -> Result<(), Refusal> {
+        let _turn = self.turn.lock().await;
+        let Some(sync) = context.objects.syncs.get(deletions.sync) else {
+            return Err(Refusal::NotCounted("the Sync is gone".into()));
+        };
+        if is_granted(&sync, deletions) {
+            return Ok(());
+        }
+        if deletions.approved.is_some() {
+            let counts = counts(sync.status.as_ref().and_then(|status| status.deletions.as_ref()));
+            return grant(context, &sync, deletions, counts.to_vec()).await;
+        }
+        let now = context.now;
+        let of_sync = self.of_sync(&sync, deletions, now);
+        let group = group_of(context.objects, &sync);
+        let of_group = group
+            .as_ref()
+            .map(|group| of_group(context.objects, group, &sync, deletions, now));
+        let of_installation = match &self.settings.budget {
+            None => None,
+            Some(limits) => {
+                let counted = context
+                    .hub
+                    .deletion_counts()
+                    .await
+                    .map_err(|error| not_counted(&error))?;
+                let request = of_installation(context.objects, limits, &sync, deletions, now);
+                Some(count(limits, &counted, request, now))
+            }
+        };
+        let is_held = |counted: &Counted| matches!(counted, Counted::Held(..));
+        let held = is_held(&of_sync)
+            || of_group.as_ref().is_some_and(is_held)
+            || of_installation.as_ref().is_some_and(is_held);
+        let mut worst: Option<Excess> = None;
+        if let Some(counts) = of_installation.and_then(|counted| to_store(counted, held, &mut worst)) {
+            context
+                .hub
+                .write_deletion_counts(&counts)
+                .await
+                .map_err(|error| not_counted(&error))?;
+        }
+        if let (Some(group), Some(counted)) = (&group, of_group)
+            && let Some(counts) = to_store(counted, held, &mut worst)
+        {
+            let deletions = Deletions {
+                counts,
+                ..deletions_of(group)
+            };
+            let written = context.hub.write_deletions(&**group, &deletions).await;
+            observe_group(
+                context.objects,
+                context.handlers,
+                written.map_err(|error| not_counted(&error))?,
+            );
+        }
+        if let Some(counts) = to_store(of_sync, held, &mut worst) {
+            if held {
+                let deletions = Deletions {
+                    counts,
+                    used: used(&sync),
+                    ..Deletions::default()
+                };
+                write_sync(context, &sync, &deletions).await?;
+            } else {
+                grant(context, &sync, deletions, counts).await?;
+            }
+        }
+        worst.map_or(Ok(()), |excess| Err(Refusal::Held(excess)))
+    }
+
+    fn of_sync(&self, sync: &SyncResource, deletions: SyncDeletions<'_>, now: Timestamp) -> Counted {
+        let limits = Limits::of_sync(sync.spec.deletion_budget);
+        let request = Request {
+            objects: deletions.objects,
+            is_new_cluster: false,
+            of_objects: objects_of(sync).max(deletions.objects),
+            remaining: deletions.remaining,
+            of_clusters: 1,
+        };
+        count(
+            &limits,
+            counts(sync.status.as_ref().and_then(|status| status.deletions.as_ref())),
+            request,
+            now,
+        )
+    }
+
+    /// Ends the grant of a Sync whose deletions are complete, or were for a target that it no longer has: a list that
+    /// comes later is asked for again.
+    ///
+    /// # Errors
+    /// [`HubError`].
+    pub async fn end_grant(
+        &self,
+        context: BudgetContext<'_>,
+        key: &ObjectKey,
+        ends: impl FnOnce(&DeletionGrant) -> bool,
+    ) -> Result<(), HubError> {
+        // Most attempts delete nothing, and do not wait for those that count.
+        let sync = context.objects.syncs.get(key);
+        let status = sync.as_ref().and_then(|sync| sync.status.as_ref());
+        let deletions = status.and_then(|status| status.deletions.as_ref());
+        if deletions.is_none_or(|deletions| deletions.grant.is_none()) {
+            return Ok(());
+        }
+        self.change_sync(context, key, |deletions| {
+            deletions.grant = deletions.grant.take().filter(|grant| !ends(grant));
+        })
+        .await
+    }
+
+    /// Stores the record of used approvals of a Sync.
+    ///
+    /// # Errors
+    /// [`HubError`].
+    pub async fn set_used(
+        &self,
+        context: BudgetContext<'_>,
+        key: &ObjectKey,
+        used: Vec<UsedApproval>,
+    ) -> Result<(), HubError> {
+        self.change_sync(context, key, |deletions| deletions.used = used)
+            .await
+    }
+
+    /// Changes what status has about the deletions of a Sync, and stores it if it differs.
+    async fn change_sync(
+        &self,
+        context: BudgetContext<'_>,
+        key: &ObjectKey,
+        change: impl FnOnce(&mut Deletions),
+    ) -> Result<(), HubError> {
+        let _turn = self.turn.lock().await;
+        let Some(sync) = context.objects.syncs.get(key) else {
+            return Ok(());
+        };
+        let before = sync.status.as_ref().and_then(|status| status.deletions.clone());
+        let before = before.unwrap_or_default();
+        let mut after = before.clone();
+        change(&mut after);
+        if after == before {
+            return Ok(());
+        }
+        store(context, &sync, &after).await
+    }
+
+    /// Counts a cluster that leaves the selection of a group and loses its objects. One whose leave is approved does
+    /// not count; instead the approved clusters and the record of used approvals are stored.
+    ///
+    /// # Errors
+    /// [`HubError`]: the cluster may not lose its objects.
+    pub async fn count_left(
+        &self,
+        context: BudgetContext<'_>,
+        key: &ObjectKey,
+        cluster: &str,
+        approved: Option<(BTreeSet<String>, Vec<UsedApproval>)>,
+    ) -> Result<(), HubError> {
+        let window = |group: &SyncGroup| Limits::of_group(group.spec.deletion_budget).window;
+        let (now, syncs) = (context.now, context.objects.syncs.of_group(key));
+        self.change(context, key, |group, deletions| match approved {
+            _ if deletions.leaving.iter().any(|name| name == cluster) => {}
+            Some((names, used)) => {
+                deletions.leaving = names.into_iter().collect();
+                deletions.used = used;
+            }
+            None => count_left(deletions, cluster, window(group), syncs.clusters().count(), now),
+        })
+        .await
+    }
+
+    /// Forgets the counted and approved clusters that have left or are selected again: to leave again, they count
+    /// again, and need another approval. `used` replaces the record of used approvals.
+    ///
+    /// # Errors
+    /// [`HubError`].
+    pub async fn forget_left(
+        &self,
+        context: BudgetContext<'_>,
+        key: &ObjectKey,
+        lost: &BTreeSet<String>,
+        used: Option<Vec<UsedApproval>>,
+    ) -> Result<(), HubError> {
+        let keep = |_: &SyncGroup, deletions: &mut Deletions| {
+            deletions.leaving.retain(|name| lost.contains(name));
+            deletions.used = used.unwrap_or_else(|| std::mem::take(&mut deletions.used));
+        };
+        self.change(context, key, keep).await
+    }
+
+    /// Changes the counts of a group, and stores them if they differ.
+    async fn change(
+        &self,
+        context: BudgetContext<'_>,
+        key: &ObjectKey,
+        change: impl FnOnce(&SyncGroup, &mut Deletions),
+    ) -> Result<(), HubError> {
+        let _turn = self.turn.lock().await;
+        let Some(group) = context.objects.groups.get(key) else {
+            return Ok(());
+        };
+        let before = deletions_of(&group);
+        let mut after = before.clone();
+        change(&group, &mut after);
+        if after == before {
+            return Ok(());
+        }
+        let written = context.hub.write_deletions(&*group, &after).await?;
+        observe_group(context.objects, context.handlers, written);
+        Ok(())
+    }
+}
+
+fn deletions_of(group: &SyncGroup) -> Deletions {
+    let status = group.status.as_ref();
+    status
+        .and_then(|status| status.deletions.clone())
+        .unwrap_or_default()
+}
+
+fn observe_group(objects: &ObjectCaches, handlers: EventHandlers<'_>, written: SyncGroup) {
+    if let Some(change) = objects.groups.observe_write(written) {
+        handlers.on_group(&change, ChangedBy::Reconciler);
+    }
+}
+
+/// Stores the counts of a Sync with the grant of its deletions.
+async fn grant(
+    context: BudgetContext<'_>,
+    sync: &SyncResource,
+    deletions: SyncDeletions<'_>,
+    counts: Vec<DeletionCount>,
+) -> Result<(), Refusal> {
+    let deletions = Deletions {
+        counts,
+        grant: Some(DeletionGrant {
+            target: deletions.target.to_owned(),
+            objects: narrow(deletions.objects),
+        }),
+        used: deletions
+            .approved
+            .map_or_else(|| used(sync), <[UsedApproval]>::to_vec),
+        ..Deletions::default()
+    };
+    write_sync(context, sync, &deletions).await
+}
+
+async fn write_sync(
+    context: BudgetContext<'_>,
+    sync: &SyncResource,
+    deletions: &Deletions,
+) -> Result<(), Refusal> {
+    let written = store(context, sync, deletions).await;
+    written.map_err(|error| not_counted(&error))
+}
+
+async fn store(
+    context: BudgetContext<'_>,
+    sync: &SyncResource,
+    deletions: &Deletions,
+) -> Result<(), HubError> {
+    let written = context.hub.write_deletions(sync, deletions).await?;
+    if let Some(change) = context.objects.syncs.observe_write(written) {
+        context.handlers.on_sync(&change, ChangedBy::Reconciler);
+    }
+    Ok(())
+}
+
+/// Returns the counts to store, if any, and keeps the excess that lasts longest.
+fn to_store(counted: Counted, held: bool, worst: &mut Option<Excess>) -> Option<Vec<DeletionCount>> {
+    match counted {
+        Counted::Granted(counts) => (!held).then_some(counts),
+        Counted::Held(excess, repaired) => {
+            let known = worst.take().filter(|known| is_later(known.until, excess.until));
+            *worst = Some(known.unwrap_or(excess));
+            repaired
+        }
+    }
+}
+
+/// Returns whether these deletions are the rest of those that were counted last.
+#[must_use]
+pub fn is_granted(sync: &SyncResource, deletions: SyncDeletions<'_>) -> bool {
+    let known = sync.status.as_ref().and_then(|status| status.deletions.as_ref());
+    let grant = known.and_then(|known| known.grant.as_ref());
+    grant.is_some_and(|grant| grant.target == deletions.target && deletions.objects <= grant.objects as usize)
+}
+
+fn group_of(objects: &ObjectCaches, sync: &SyncResource) -> Option<std::sync::Arc<SyncGroup>> {
+    let group = sync.spec.group_ref.as_ref()?;
+    let namespace = sync.metadata.namespace.clone().unwrap_or_default();
+    objects.groups.get(&ObjectKey::new(&namespace, &group.name))
+}
+
+fn of_group(
+    objects: &ObjectCaches,
+    group: &SyncGroup,
+    sync: &SyncResource,
+    deletions: SyncDeletions<'_>,
+    now: Timestamp,
+) -> Counted {
+    let limits = Limits::of_group(group.spec.deletion_budget);
+    let syncs = objects.syncs.of_group(&ObjectKey::of(group));
+    let cluster = &sync.spec.cluster_ref.name;
+    let of_objects: usize = syncs.with_copies().map(|sync| objects_of(sync)).sum();
+    let others = of_objects.saturating_sub(objects_of(sync));
+    let request = Request {
+        remaining: others + deletions.remaining,
+        objects: deletions.objects,
+        is_new_cluster: !syncs.on(cluster).any(|sync| deleted_in(sync, &limits, now)),
+        of_objects: of_objects.max(deletions.objects),
+        of_clusters: syncs.clusters().count(),
+    };
+    count(
+        &limits,
+        counts(group.status.as_ref().and_then(|status| status.deletions.as_ref())),
+        request,
+        now,
+    )
+}
+
+fn of_installation(
+    objects: &ObjectCaches,
+    limits: &Limits,
+    sync: &SyncResource,
+    deletions: SyncDeletions<'_>,
+    now: Timestamp,
+) -> Request {
+    let is_there = |other: &SyncResource| {
+        other.metadata.namespace == sync.metadata.namespace
+            && other.spec.cluster_ref == sync.spec.cluster_ref
+            && deleted_in(other, limits, now)
+    };
+    // What is replaced is no loss. At the end of a Sync nothing remains, whatever its status says.
+    let lost = match deletions.remaining {
+        0 => deletions.objects,
+        remaining => deletions.objects.min(objects_of(sync).saturating_sub(remaining)),
+    };
+    Request {
+        objects: lost,
+        is_new_cluster: objects.syncs.select(is_there).is_empty(),
+        of_objects: deletions.objects,
+        remaining: 0,
+        of_clusters: 1,
+    }
+}
+
+fn deleted_in(sync: &SyncResource, limits: &Limits, now: Timestamp) -> bool {
+    let status = sync.status.as_ref();
+    has_deleted(
+        status.and_then(|status| status.deletions.as_ref()),
+        limits.window,
+        now,
+    )
+}
+
+fn objects_of(sync: &SyncResource) -> usize {
+    sync.status
+        .as_ref()
+        .map_or(0, |status| status.inventory.objects as usize)
+}
+
+fn used(sync: &SyncResource) -> Vec<UsedApproval> {
+    let status = sync.status.as_ref();
+    let deletions = status.and_then(|status| status.deletions.as_ref());
+    deletions.map_or_else(Vec::new, |deletions| deletions.used.clone())
+}
+
+fn counts(deletions: Option<&Deletions>) -> &[DeletionCount] {
+    deletions.map_or(&[], |deletions| &deletions.counts)
+}
+
+fn not_counted(error: &HubError) -> Refusal {
+    Refusal::NotCounted(crate::chain(error))
+}
+
+fn narrow(count: usize) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,103 @@
+//! The deletion budgets of one Sync.
+
+use std::fmt;
+use std::time::Duration;
+
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
+use starling_api::{DeletionGrant, UsedApproval};
+use starling_core::deletion_budget::{Earlier, Limits};
+use starling_core::object::ObjectId;
+use starling_member::{Budgets, Refusal};
+
+use super::observe::Observed;
+use crate::controller::context::SyncContext;
+use crate::controller::deletion_budgets::{BudgetContext, SyncDeletions, is_granted};
+use crate::controller::hub::HubError;
+
+/// The budgets that apply to the deletions of a Sync.
+pub(super) struct BudgetsOf<'a> {
+    pub(super) context: SyncContext<'a>,
+    pub(super) observed: &'a Observed,
+    /// The target that replaces the deleted objects, or [`ENDING`](starling_core::deletion_approval::ENDING).
+    pub(super) target: &'a str,
+}
+
+impl fmt::Debug for BudgetsOf<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "BudgetsOf({})", self.observed.key)
+    }
+}
+
+impl BudgetsOf<'_> {
+    fn deletions<'a>(
+        &'a self,
+        objects: usize,
+        remaining: usize,
+        approved: Option<&'a [UsedApproval]>,
+    ) -> SyncDeletions<'a> {
+        SyncDeletions {
+            sync: &self.observed.key,
+            target: self.target,
+            objects,
+            remaining,
+            approved,
+        }
+    }
+}
+
+impl Budgets for BudgetsOf<'_> {
+    fn is_granted(&self, doomed: usize) -> bool {
+        is_granted(&self.observed.object, self.deletions(doomed, 0, None))
+    }
+
+    fn count<'a>(
+        &'a self,
+        doomed: &'a [ObjectId],
+        remaining: usize,
+        approved: Option<&'a str>,
+    ) -> BoxFuture<'a, Result<(), Refusal>> {
+        async move {
+            let now = self.context.clock.now();
+            let approvals = &self.observed.approvals;
+            let used = approved.map(|digest| approvals.used_after(digest, now));
+            let deletions = self.deletions(doomed.len(), remaining, used.as_deref());
+            self.context.budgets.count(context(self.context), deletions).await
+        }
+        .boxed()
+    }
+}
+
+/// Returns what the budgets need.
+pub(super) fn context(context: SyncContext<'_>) -> BudgetContext<'_> {
+    BudgetContext {
+        hub: context.hub,
+        objects: context.objects,
+        handlers: context.handlers,
+        now: context.clock.now(),
+    }
+}
+
+/// Returns what a Sync deleted within its window, before it prunes for a target.
+pub(super) fn earlier(context: SyncContext<'_>, observed: &Observed, target: &str) -> Earlier {
+    let window: Duration = Limits::of_sync(observed.object.spec.deletion_budget).window;
+    Earlier::of(
+        observed.status.deletions.as_ref(),
+        window,
+        target,
+        context.clock.now(),
+    )
+}
+
+/// Ends the grant of the last deletions if they are complete or superseded.
+///
+/// # Errors
+/// [`HubError`] if this cannot be stored.
+pub(super) async fn end_grant(
+    context: SyncContext<'_>,
+    observed: &Observed,
+    ends: impl FnOnce(&DeletionGrant) -> bool,
+) -> Result<(), HubError> {
+    let to = self::context(context);
+    context.budgets.end_grant(to, &observed.key, ends).await
+}

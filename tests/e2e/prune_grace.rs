@@ -1,0 +1,98 @@
+//! The grace before a prune: objects that left git stay, can be taken back, and are deleted after it.
+
+use anyhow::{Context, Result};
+use kube::ResourceExt;
+use serde_json::json;
+use starling_api::{PendingDeletions, SyncGroup, SyncResource};
+use starling_testkit::Change;
+
+use crate::deleting::until_event;
+use crate::operator_actions::say;
+use crate::world::{Scene, shared_scene, sync_ready};
+
+fn pending(sync: &SyncResource) -> Option<&PendingDeletions> {
+    sync.status.as_ref()?.pending_deletions.as_ref()
+}
+
+async fn until_pending(scene: &Scene, count: u32) -> Result<PendingDeletions> {
+    let is = |sync: &SyncResource| pending(sync).map_or(0, |pending| pending.count) == count;
+    let sync = scene.sync("m1", "its deletions are pending", is).await?;
+    Ok(pending(&sync).cloned().unwrap_or_default())
+}
+
+async fn uid(scene: &Scene, name: &str) -> Result<String> {
+    let map = scene.map("m1", name).await?.context("the ConfigMap")?;
+    map.uid().context("its UID")
+}
+
+fn drop_map(scene: &Scene, name: &str) -> Result<String> {
+    let path = format!("app/{name}.yaml");
+    Ok(scene.repo.commit_to("main", &[Change::Remove(&path)], "remove")?)
+}
+
+#[test]
+fn an_object_that_left_git_stays_for_the_grace_and_can_be_taken_back() -> Result<()> {
+    shared_scene("grace", async |scene| {
+        let first = scene.commit(&[("a", "one"), ("b", "one"), ("c", "one")])?;
+        scene.follow_main().await?;
+        scene.select(&["m1"]).await?;
+        scene.group(json!({}), json!({"pruneGrace": "1h"})).await?;
+        scene.succeeded(&first).await?;
+        let (b, c) = (uid(scene, "b").await?, uid(scene, "c").await?);
+
+        drop_map(scene, "b")?;
+        let second = drop_map(scene, "c")?;
+        scene.succeeded(&second).await?;
+        let both = until_pending(scene, 2).await?;
+        assert!(
+            both.objects.iter().any(|name| name.ends_with(&scene.own("b"))),
+            "{both:?}"
+        );
+        assert_eq!(
+            (uid(scene, "b").await?, uid(scene, "c").await?),
+            (b.clone(), c.clone())
+        );
+        let ready = scene
+            .sync("m1", "ready", |sync| sync_ready(sync).0 == "True")
+            .await?;
+        let conditions = ready.status.context("status")?.conditions;
+        let message = &conditions
+            .iter()
+            .find(|one| one.type_ == "Ready")
+            .context("Ready")?
+            .message;
+        assert!(message.contains("are deleted 1h after"), "{message}");
+        let note = until_event(scene, &scene.sync_name("m1"), "DeletionPending").await?;
+        assert!(note.contains("no longer in git"), "{note}");
+
+        // A commit takes one back.
+        let third = scene.commit(&[("a", "one"), ("c", "two")])?;
+        scene.succeeded(&third).await?;
+        until_pending(scene, 1).await?;
+        assert_eq!(uid(scene, "c").await?, c);
+
+        // A person keeps the other one, which is then nobody's.
+        let said = say(scene, &["undelete", scene.name]).await?;
+        assert!(said.contains(&scene.own("b")), "{said}");
+        until_pending(scene, 0).await?;
+        until_event(scene, &scene.sync_name("m1"), "ObjectsUndeleted").await?;
+        let kept = scene.map("m1", "b").await?.context("b")?;
+        assert_eq!(kept.uid().context("UID")?, b);
+        assert!(!kept.labels().contains_key("starling.dev/owner"), "{kept:?}");
+
+        // What leaves later is not kept by that, and a shorter grace is deleted.
+        let fourth = drop_map(scene, "c")?;
+        scene.succeeded(&fourth).await?;
+        until_pending(scene, 1).await?;
+        let entry =
+            json!({"name": "app", "sourceRef": {"name": scene.name}, "path": "./app", "pruneGrace": "2s"});
+        scene
+            .fleet()
+            .patch::<SyncGroup>(scene.name, json!({"spec": {"syncs": [entry]}}))
+            .await?;
+        scene.until_value("m1", "c", None).await?;
+        until_pending(scene, 0).await?;
+        assert_eq!(uid(scene, "b").await?, b);
+        Ok(())
+    })
+}
