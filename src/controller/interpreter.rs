@@ -155,8 +155,7 @@ impl<A: GroupApi> Interpreter<'_, A> {
                 Action::EndRollout { rollout, outcome } => self.end_rollout(rollout, outcome).await?,
                 Action::EvaluateGates(open) => self.api.evaluate_gates(open),
                 Action::SettleAdmission { admission, reason } => {
-                    let failed = AdmissionOutcome::Failed;
-                    self.settle(&admission, failed, &reason).await?;
+                    self.fail_admission(&admission, &reason).await?;
                     self.api.settled(&admission);
                 }
                 Action::RecordAdmissions(admissions) => {
@@ -235,15 +234,10 @@ impl<A: GroupApi> Interpreter<'_, A> {
         Ok(())
     }
 
-    async fn settle(
-        &self,
-        admission: &AdmissionRef,
-        outcome: AdmissionOutcome,
-        reason: &str,
-    ) -> Result<(), LedgerError> {
+    async fn fail_admission(&self, admission: &AdmissionRef, reason: &str) -> Result<(), LedgerError> {
         let key = key_of(&self.group.id, admission);
         self.ledger
-            .settle_admission(&key, outcome, reason, self.now)
+            .settle_admission(&key, AdmissionOutcome::Failed, reason, self.now)
             .await?;
         Ok(())
     }
@@ -299,13 +293,16 @@ impl<A: GroupApi> Interpreter<'_, A> {
                 all = false;
                 continue;
             }
-            if let Some(admission) = &removal.admission {
-                self.settle(admission, AdmissionOutcome::Left, "").await?;
-            }
             if let Err(error) = self.api.remove_sync(&removal).await {
                 self.api.removal_failed(&removal, error);
                 all = false;
+                continue;
             }
+            // After the removal: a Sync that could not be removed may still be applied, and only the first end counts.
+            // If the process dies in between, the next start finds an admission without a Sync.
+            self.ledger
+                .leave(&self.group.id, &removal.entry, &removal.cluster, self.now)
+                .await?;
         }
         Ok(all)
     }
@@ -359,12 +356,70 @@ fn list(revisions: &[EntryRevision]) -> String {
     texts.join(" ")
 }
 
+/// Ends in the ledger what an interrupted pass or process left open: the rollouts of a group that its status has ended,
+/// and the admissions whose Sync is gone or has been admitted by a later rollout.
+///
+/// # Errors
+/// [`LedgerError`] if an end cannot be read or recorded.
+pub async fn close_interrupted(
+    ledger: &dyn Ledger,
+    group_id: &str,
+    status: &SyncGroupStatus,
+    syncs: impl Fn(&Intent) -> AdmittedSync,
+    now: Timestamp,
+) -> Result<(), LedgerError> {
+    close_rollouts(ledger, group_id, status, now).await?;
+    close_admissions(ledger, group_id, syncs, now).await
+}
+
+/// The Sync of an admission in the ledger.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AdmittedSync {
+    /// There is no Sync, and the group does not want one: it was removed, or never written.
+    Gone,
+    /// The Sync cannot be read, or the group will write it.
+    Unknown,
+    /// The last admission of the Sync.
+    At(AdmissionRef),
+}
+
+/// Ends the admissions that no Sync will end.
+async fn close_admissions(
+    ledger: &dyn Ledger,
+    group_id: &str,
+    syncs: impl Fn(&Intent) -> AdmittedSync,
+    now: Timestamp,
+) -> Result<(), LedgerError> {
+    for admission in ledger.open_admissions(group_id).await? {
+        let key = &admission.key;
+        match syncs(&admission) {
+            AdmittedSync::Unknown => {}
+            AdmittedSync::Gone => {
+                ledger.leave(group_id, &key.entry, &key.cluster, now).await?;
+            }
+            AdmittedSync::At(current) if is_later(&current.rollout, &key.rollout) => {
+                let reason = format!("rollout {} was admitted", current.rollout);
+                let superseded = AdmissionOutcome::Superseded;
+                ledger.settle_admission(key, superseded, &reason, now).await?;
+            }
+            AdmittedSync::At(_) => {}
+        }
+    }
+    Ok(())
+}
+
+/// Whether a rollout is later than another one. A number that cannot be read is not.
+fn is_later(rollout: &str, than: &str) -> bool {
+    let numbers = rollout.parse::<i64>().ok().zip(than.parse::<i64>().ok());
+    numbers.is_some_and(|(rollout, than)| rollout > than)
+}
+
 /// Ends in the ledger the rollouts of a group that status has ended, but whose end was not recorded because the pass or
 /// the process was interrupted.
 ///
 /// # Errors
 /// [`LedgerError`] if an end cannot be read or recorded.
-pub async fn close_rollouts(
+async fn close_rollouts(
     ledger: &dyn Ledger,
     group_id: &str,
     status: &SyncGroupStatus,

@@ -95,6 +95,17 @@ port! {
             reason: &'a str,
             ended_at: Timestamp
         ) -> bool;
+        /// Records that an entry left a cluster.
+        fn leave(
+            group_id: &'a str,
+            entry: &'a str,
+            cluster: &'a str,
+            ended_at: Timestamp
+        ) -> bool;
+        /// Returns the open admissions of a group.
+        fn open_admissions(group_id: &'a str) -> Vec<Admission>;
+        /// Ends what is open of groups that no longer exist.
+        fn abandon_others(groups: &'a BTreeSet<String>, ended_at: Timestamp) -> ();
         /// Records that an attempt starts.
         fn begin_attempt(attempt: &'a Attempt) -> AttemptId;
         /// Records the end of an attempt.

@@ -11,13 +11,13 @@ use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use starling_api::SyncResource;
 use starling_core::digest::{hash64, spread};
-use starling_core::{backoff, identity, progress, target};
+use starling_core::{backoff, progress, target};
 use starling_ledger::LedgerError;
 
 use super::cache::ObjectKey;
 use super::context::Context;
-use super::interpreter;
 use super::queues::Loop;
+use super::reconcile::sync_group::close_open;
 
 /// Enqueues every known object.
 ///
@@ -29,7 +29,7 @@ pub(super) async fn resume(context: &Context) -> Result<(), LedgerError> {
         tracing::info!(sync = %attempt.name, namespace = %attempt.namespace, cluster = %attempt.cluster, revision = %attempt.revision, "attempt was interrupted; retrying");
     }
     context.adapters.ledger.close_interrupted(context.now()).await?;
-    close_rollouts(context).await?;
+    close_interrupted(context).await?;
     let due_times = due_times(context).await;
     let boot = context.now().to_string();
 
@@ -80,14 +80,13 @@ pub(super) async fn resume(context: &Context) -> Result<(), LedgerError> {
     Ok(())
 }
 
-/// Ends in the ledger the rollouts that the last process ended in the status of a group without recording it.
-async fn close_rollouts(context: &Context) -> Result<(), LedgerError> {
+/// Ends in the ledger what the last process left open: of groups that exist, and of groups that were deleted meanwhile.
+async fn close_interrupted(context: &Context) -> Result<(), LedgerError> {
+    let context = context.of_group();
     for group in context.objects.groups.select(|_| true) {
-        let Some(status) = &group.status else { continue };
-        let id = identity::id_of(&context.installation, &group);
-        interpreter::close_rollouts(&*context.adapters.ledger, &id, status, context.now()).await?;
+        close_open::of_group(context, &group).await?;
     }
-    Ok(())
+    close_open::of_deleted_groups(context).await
 }
 
 fn enqueue(context: &Context, of: Loop, keys: Vec<ObjectKey>, boot: &str) {

@@ -101,15 +101,7 @@ impl GroupApi for Hub<'_> {
     async fn remove_sync(&mut self, removal: &Removal) -> Result<(), Interrupted> {
         let passage = self.faults.enter()?;
         let newest = self.newest_in_journal().await;
-        let admissions = match self.world.api.clusters.get(&removal.cluster) {
-            Some(cluster) => {
-                let rollout = cluster.rollout.to_string();
-                self.ledger.admissions(UID, &rollout).await.unwrap()
-            }
-            None => Vec::new(),
-        };
-        self.world
-            .remove_sync(removal, &admissions, newest.as_ref(), self.cache);
+        self.world.remove_sync(removal, newest.as_ref(), self.cache);
         passage.leave()?;
         if let Some(cluster) = self.cache.clusters.get_mut(&removal.cluster) {
             cluster.drop_sync();

@@ -60,8 +60,8 @@ pub(crate) enum Violation {
     RetriedTwice { cluster: String },
     /// A Sync of a selected cluster was removed.
     RemovedSelected { cluster: String },
-    /// A Sync was removed whose admission is open in the ledger, or missing.
-    RemovedUnsettled { cluster: String },
+    /// After a complete pass, an admission is open in the ledger that no Sync can end.
+    OpenWithoutSync { cluster: String },
     /// A Sync was removed without a journal entry.
     RemovalNotInJournal { cluster: String },
     /// A Sync was removed while too many clusters left together.
@@ -182,12 +182,12 @@ pub(crate) fn of_sync(
     violations
 }
 
-/// The ledger has the written admission, and it is open: an ended admission is reopened when the target is admitted
-/// again. An applied admission stays applied, even if the cluster left meanwhile.
+/// The ledger has the written admission with its time, and it is open: an ended admission is reopened when the target
+/// is admitted again. An applied admission stays applied, even if the cluster left meanwhile.
 fn is_intent(record: &AdmissionRecord, written: &Written) -> bool {
     let key = &record.admission.key;
     let is_open = match record.end {
-        None => true,
+        None => record.admission.admitted_at == written.at,
         Some((outcome, _)) => outcome == AdmissionOutcome::Applied,
     };
     key.cluster == written.cluster && key.target == written.release && is_open
@@ -261,7 +261,6 @@ fn known_good<'a>(recorded: &'a RecordedPlan, cluster: &str) -> Option<&'a Strin
 pub(crate) fn of_removal(
     world: &World,
     removal: &Removal,
-    admissions: &[AdmissionRecord],
     journal: Option<&(i64, RecordedPlan)>,
     cache: &Api,
 ) -> Vec<Violation> {
@@ -270,18 +269,6 @@ pub(crate) fn of_removal(
     let known = world.api.clusters.get(&removal.cluster);
     if known.is_some_and(|known| known.is_selected) {
         violations.push(Violation::RemovedSelected { cluster: cluster() });
-    }
-    let target = known
-        .and_then(|known| known.member.observed.as_ref())
-        .and_then(|sync| sync.target.as_ref());
-    if let Some(target) = target {
-        let is_settled = admissions.iter().any(|record| {
-            let key = &record.admission.key;
-            key.cluster == removal.cluster && key.target == *target && record.end.is_some()
-        });
-        if !is_settled {
-            violations.push(Violation::RemovedUnsettled { cluster: cluster() });
-        }
     }
     let found = journal.is_some_and(|(rollout, recorded)| {
         let rolls = world.rollout().is_some_and(|current| current.id == *rollout);

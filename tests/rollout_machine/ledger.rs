@@ -20,6 +20,8 @@ use crate::faults::{Faults, Interrupted};
 pub(crate) struct Port<'m> {
     pub(crate) ledger: &'m Ledger,
     pub(crate) faults: &'m Faults,
+    /// Whether the end of the admission of a removed Sync is recorded.
+    pub(crate) records_leaves: bool,
 }
 
 /// Any error is sufficient: the faults record its meaning.
@@ -53,6 +55,8 @@ impl ports::Ledger for Port<'_> {
             reason: &'a str,
             ended_at: Timestamp
         ) -> bool;
+        fn open_admissions(group_id: &'a str) -> Vec<Admission>;
+        fn abandon_others(groups: &'a BTreeSet<String>, ended_at: Timestamp) -> ();
         fn begin_attempt(attempt: &'a Attempt) -> AttemptId;
         fn finish_attempt(id: AttemptId, end: &'a AttemptEnd) -> bool;
         fn interrupted_attempts() -> Vec<AttemptRecord>;
@@ -89,6 +93,25 @@ impl ports::Ledger for Port<'_> {
         fn remove_due(keys: &'a [QueueKey]) -> ();
         fn load_queue() -> Vec<Due>;
         fn check_writable() -> ();
+    }
+
+    fn leave<'a>(
+        &'a self,
+        group_id: &'a str,
+        entry: &'a str,
+        cluster: &'a str,
+        ended_at: Timestamp,
+    ) -> BoxFuture<'a, Result<bool, LedgerError>> {
+        async move {
+            if !self.records_leaves {
+                return Ok(false);
+            }
+            let passage = self.faults.enter().map_err(refused)?;
+            let result = self.ledger.leave(group_id, entry, cluster, ended_at).await.unwrap();
+            passage.leave().map_err(refused)?;
+            Ok(result)
+        }
+        .boxed()
     }
 
     fn close(&self) -> BoxFuture<'_, ()> {

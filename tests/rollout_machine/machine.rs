@@ -6,7 +6,7 @@ use std::cmp::Ordering;
 use std::collections::BTreeSet;
 
 use jiff::Timestamp;
-use starling::controller::interpreter::{self, CarriedOut, GroupIdentity, Interpreter};
+use starling::controller::interpreter::{self, AdmittedSync, CarriedOut, GroupIdentity, Interpreter};
 use starling::controller::ports::Ledger as _;
 use starling_api::{IntOrPercent, RolloutPhase, RolloutStrategy};
 use starling_core::clock_jumps::ClockJumps;
@@ -16,7 +16,7 @@ use starling_core::plan::{Plan, PlanInput, Progress, ReadStrategy, plan};
 use starling_core::rollout::{
     self, Epoch, Facts, Known, Loaded, Need, Observations, Offer, Preview, StepError, Transition,
 };
-use starling_ledger::{AdmissionKey, AdmissionOutcome, Ledger, RolloutOutcome};
+use starling_ledger::{Admission, AdmissionKey, AdmissionOutcome, Ledger, RolloutOutcome};
 use tempfile::TempDir;
 
 use crate::faults::{Faults, Interrupted};
@@ -145,7 +145,10 @@ impl Machine {
     pub(crate) async fn pass(&mut self) -> PassOutcome {
         self.finish_ended_admissions().await;
         match self.reconcile().await {
-            Ok(()) => PassOutcome::Completed,
+            Ok(()) => {
+                self.check_open_admissions().await;
+                PassOutcome::Completed
+            }
             Err(Interrupted::Failed) => {
                 self.memory.interrupted = true;
                 PassOutcome::Failed
@@ -164,16 +167,30 @@ impl Machine {
         self.faults.revive();
         self.memory = Memory::default();
         self.watch(Updates::ALL);
-        self.close_rollouts().await
+        self.close_interrupted().await
     }
 
-    /// Ends the rollouts in the ledger that the status has ended.
-    async fn close_rollouts(&mut self) -> Step<()> {
-        let port = Port {
+    fn port(&self) -> Port<'_> {
+        Port {
             ledger: &self.ledger,
             faults: &self.faults,
+            records_leaves: self.order != Order::RemovalNotSettled,
+        }
+    }
+
+    /// Ends in the ledger what the last pass or process left open.
+    async fn close_interrupted(&mut self) -> Step<()> {
+        let port = self.port();
+        let admitted = |admission: &Admission| {
+            let name = &admission.key.cluster;
+            match self.cache.admission(name) {
+                Some(admission) => AdmittedSync::At(admission),
+                None if self.cache.is_selected(name) => AdmittedSync::Unknown,
+                None => AdmittedSync::Gone,
+            }
         };
-        let closed = interpreter::close_rollouts(&port, UID, &self.cache.status, self.world.now);
+        let status = &self.cache.status;
+        let closed = interpreter::close_interrupted(&port, UID, status, admitted, self.world.now);
         match closed.await {
             Ok(()) => Ok(()),
             Err(_) if self.faults.is_dead() => Err(Interrupted::Crashed),
@@ -185,7 +202,7 @@ impl Machine {
         (self.memory.again, self.memory.recheck_at) = (false, None);
         self.read_unconfirmed();
         if self.memory.interrupted {
-            self.close_rollouts().await?;
+            self.close_interrupted().await?;
             self.memory.interrupted = false;
         }
         let mut recorder = self.recorder().await?;
@@ -207,6 +224,7 @@ impl Machine {
         let port = Port {
             ledger: &self.ledger,
             faults: &self.faults,
+            records_leaves: self.order != Order::RemovalNotSettled,
         };
         let hub = Hub {
             world: &mut self.world,
@@ -249,10 +267,7 @@ impl Machine {
         if let Some(recorder) = self.memory.recorder.take() {
             return Ok(recorder);
         }
-        let port = Port {
-            ledger: &self.ledger,
-            faults: &self.faults,
-        };
+        let port = self.port();
         match port.journal_tail(UID).await {
             Ok(tail) => Ok(resume(&tail).unwrap()),
             Err(_) if self.faults.is_dead() => Err(Interrupted::Crashed),
@@ -352,17 +367,15 @@ impl Machine {
 
     // ------------------------------------------------------------------ what others do
 
-    /// Ends finished admissions, as the Sync loop does.
+    /// Ends the admissions of applied targets, as the Sync loop does. It retries the others.
     async fn finish_ended_admissions(&mut self) {
         for (name, cluster) in &self.world.api.clusters {
             let Some(sync) = &cluster.member.observed else {
                 continue;
             };
-            let (outcome, reason) = match &sync.progress {
-                Progress::Working => continue,
-                Progress::Applied(_) => (AdmissionOutcome::Applied, ""),
-                Progress::Failing { reason, .. } => (AdmissionOutcome::Failed, reason.as_str()),
-            };
+            if !matches!(sync.progress, Progress::Applied(_)) {
+                continue;
+            }
             let (Some(target), Some(at)) = (sync.target.clone(), sync.admitted_at) else {
                 continue;
             };
@@ -374,9 +387,8 @@ impl Machine {
                 target,
             };
             if self.settled.insert((key.clone(), at)) {
-                let settled = self
-                    .ledger
-                    .settle_admission(&key, outcome, reason, self.world.now);
+                let applied = AdmissionOutcome::Applied;
+                let settled = self.ledger.settle_admission(&key, applied, "", self.world.now);
                 settled.await.unwrap();
             }
         }
@@ -404,6 +416,18 @@ impl Machine {
             Preview::Planned(planned) => Some(plan(&planned.input)),
             Preview::NotBegun | Preview::Blocked(_) => None,
         }
+    }
+
+    /// Every open admission has a Sync, which ends it, or a cluster that gets one.
+    async fn check_open_admissions(&mut self) {
+        let open = self.ledger.open_admissions(UID).await.unwrap();
+        let clusters = open.into_iter().map(|admission| admission.key.cluster);
+        let api = &self.world.api;
+        let without = clusters.filter(|name| api.admission(name).is_none() && !api.is_selected(name));
+        let violations: Vec<_> = without
+            .map(|cluster| Violation::OpenWithoutSync { cluster })
+            .collect();
+        self.world.violations.extend(violations);
     }
 
     /// Restarts the controller, and compares the history of rollouts with the status: every rollout has its release,

@@ -153,13 +153,8 @@ impl Observations for Observed<'_> {
     }
 
     fn admission(&self, cluster: &str, entry: &str) -> Option<AdmissionRef> {
-        let known = self.cache.clusters.get(cluster)?;
-        Some(AdmissionRef {
-            cluster: cluster.to_owned(),
-            entry: entry.to_owned(),
-            rollout: known.rollout.to_string(),
-            target: known.member.observed.as_ref()?.target.clone()?,
-        })
+        debug_assert_eq!(entry, ENTRY);
+        self.cache.admission(cluster)
     }
 
     /// The plan that remains in force is reported, with its input.

@@ -34,9 +34,11 @@ impl Order {
     /// Returns the effects of a pass in the order of this controller.
     pub(crate) fn of(self, effects: Vec<Effect>) -> Vec<Effect> {
         match self {
-            Self::Correct | Self::NotReadAgain | Self::RemovalNotConfirmed | Self::MembershipNotHeld => {
-                effects
-            }
+            Self::Correct
+            | Self::NotReadAgain
+            | Self::RemovalNotConfirmed
+            | Self::RemovalNotSettled
+            | Self::MembershipNotHeld => effects,
             Self::NothingStored => effects
                 .into_iter()
                 .filter(|effect| !matches!(effect.action, Action::StoreRelease { .. }))
@@ -56,11 +58,6 @@ impl Order {
                 }
                 Action::EndRollout { outcome, .. } => *outcome = Outcome::Superseded,
                 _ => {}
-            }),
-            Self::RemovalNotSettled => each(effects, |action| {
-                if let Action::RemoveSyncs(removals) = action {
-                    removals.iter_mut().for_each(|removal| removal.admission = None);
-                }
             }),
         }
     }

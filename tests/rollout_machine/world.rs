@@ -13,7 +13,7 @@ use starling_core::deletion_budget::Left;
 use starling_core::journal::RecordedPlan;
 use starling_core::membership::{Deselection, Members, deselection};
 use starling_core::plan::{Progress, Strategy};
-use starling_core::rollout::{ReleaseSnapshot, Removal};
+use starling_core::rollout::{AdmissionRef, ReleaseSnapshot, Removal};
 use starling_core::simulate::Member;
 use starling_ledger::AdmissionRecord;
 
@@ -103,6 +103,22 @@ impl Api {
     /// The clusters that are selected.
     pub(crate) fn selected(&self) -> impl Iterator<Item = (&String, &Cluster)> {
         self.clusters.iter().filter(|(_, cluster)| cluster.is_selected)
+    }
+
+    pub(crate) fn is_selected(&self, cluster: &str) -> bool {
+        let known = self.clusters.get(cluster);
+        known.is_some_and(|known| known.is_selected)
+    }
+
+    /// Returns the admission of the Sync on a cluster.
+    pub(crate) fn admission(&self, cluster: &str) -> Option<AdmissionRef> {
+        let known = self.clusters.get(cluster)?;
+        Some(AdmissionRef {
+            cluster: cluster.to_owned(),
+            entry: ENTRY.to_owned(),
+            rollout: known.rollout.to_string(),
+            target: known.member.observed.as_ref()?.target.clone()?,
+        })
     }
 
     /// The clusters that leave the group.
@@ -275,17 +291,16 @@ impl World {
         self.violations.extend(invariants::of_room(self, written, cache));
     }
 
-    /// `admissions` are those of the Sync's rollout in the ledger, `journal` is its newest entry.
+    /// `journal` is the newest entry of the journal.
     pub(crate) fn remove_sync(
         &mut self,
         removal: &Removal,
-        admissions: &[AdmissionRecord],
         journal: Option<&(i64, RecordedPlan)>,
         cache: &Api,
     ) {
         self.writes += 1;
         self.violations
-            .extend(invariants::of_removal(self, removal, admissions, journal, cache));
+            .extend(invariants::of_removal(self, removal, journal, cache));
         if let Some(cluster) = self.api.clusters.get_mut(&removal.cluster) {
             cluster.drop_sync();
         }

@@ -12,8 +12,8 @@ pub const LONGEST: Duration = Duration::from_secs(60);
 pub const USUAL: Duration = Duration::from_secs(5);
 
 /// Returns the pause of a `Retry-After` header, at most [`LONGEST`]: seconds, or a date (RFC 9110). `None`: it is
-/// neither, or it names no time that has yet to pass, such as a date by a clock that is slow. Such a server has said that
-/// it is busy and not for how long: to believe that it asks for no pause would repeat the request every second.
+/// neither, or it names no time in the future, such as a date by a clock that is slow. Such a server has said that it
+/// is busy and not for how long: to believe that it asks for no pause would repeat the request every second.
 #[must_use]
 pub fn requested(header: &str, now: Timestamp) -> Option<Duration> {
     let header = header.trim();

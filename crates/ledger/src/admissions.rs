@@ -88,8 +88,9 @@ impl Ledger {
     /// Records that targets are admitted; must be called before the Syncs are written. The last recorded admission is
     /// the newest, whatever its time, and ends every open older admission of its entry and cluster as superseded.
     ///
-    /// Repeating a record changes nothing. A target that failed, or whose cluster had left, is in flight again if it is
-    /// admitted again in the same rollout at another time.
+    /// Repeating a record changes nothing. A target that is in flight has the time of its last record. A target is in
+    /// flight again if it is admitted again in the same rollout at another time, and had failed, or its cluster had
+    /// left, or another target of this rollout was admitted in between. It is then the newest.
     ///
     /// # Errors
     /// If the admissions were not recorded; then none is recorded, and no Sync may be written.
@@ -106,6 +107,7 @@ impl Ledger {
         let rows = encode(admissions)?;
         self.write(subject, move |connection| {
             Box::pin(async move {
+                reopen(connection, &rows).await?;
                 insert(connection, &rows).await?;
                 supersede(connection, &rows).await
             })
@@ -130,6 +132,40 @@ impl Ledger {
         let subject = format!("settle the admission of {} on {}", key.entry, key.cluster);
         self.write(subject, move |connection| {
             Box::pin(async move { settle(connection, &key, outcome, &reason, ended_at).await })
+        })
+        .await
+    }
+
+    /// Records that a cluster left, or that an entry was removed from it: ends the open admission of the entry on the
+    /// cluster, whatever its target, also one whose Sync was never written. Returns whether there was one.
+    ///
+    /// # Errors
+    /// If the end was not recorded.
+    pub async fn leave(
+        &self,
+        group_id: &str,
+        entry: &str,
+        cluster: &str,
+        ended_at: Timestamp,
+    ) -> Result<bool, LedgerError> {
+        let subject = format!("end the admission of {entry} on {cluster}, which left");
+        let slot = [group_id, entry, cluster].map(str::to_owned);
+        self.write(subject, move |connection| {
+            Box::pin(async move {
+                let [group_id, entry, cluster] = slot;
+                let done = sqlx::query(
+                    "UPDATE admissions SET outcome = ?4, ended_at = ?5
+                     WHERE group_id = ?1 AND entry = ?2 AND cluster = ?3 AND outcome IS NULL",
+                )
+                .bind(group_id)
+                .bind(entry)
+                .bind(cluster)
+                .bind(AdmissionOutcome::Left)
+                .bind(Micros(ended_at))
+                .execute(connection)
+                .await?;
+                Ok(done.rows_affected() > 0)
+            })
         })
         .await
     }
@@ -200,8 +236,33 @@ fn encode(admissions: &[Admission]) -> Result<String, LedgerError> {
     })
 }
 
-/// Adds new rows, in the given order. A row that failed or left is opened again if it is admitted at another time,
-/// unlike a repetition, and if no newer target was admitted instead.
+/// Deletes the ended rows of targets that are admitted again, so that their new rows are the newest. A repetition has
+/// the same time. A target that was applied and is still the newest stays done. An older rollout reopens nothing.
+async fn reopen(connection: &mut SqliteConnection, rows: &str) -> Result<(), sqlx::Error> {
+    sqlx::query(
+        "DELETE FROM admissions WHERE seq IN (
+             SELECT old.seq FROM json_each(?1) AS new JOIN admissions AS old
+                 ON old.group_id = new.value ->> 'group_id' AND old.rollout = new.value ->> 'rollout'
+                AND old.entry = new.value ->> 'entry' AND old.cluster = new.value ->> 'cluster'
+                AND old.target = new.value ->> 'target'
+             WHERE old.outcome IS NOT NULL AND old.admitted_at <> new.value ->> 'admitted_at'
+               AND (old.outcome IN ('failed', 'left') OR EXISTS (
+                 SELECT 1 FROM admissions AS newer
+                 WHERE newer.group_id = old.group_id AND newer.entry = old.entry
+                   AND newer.cluster = old.cluster AND newer.seq > old.seq))
+               AND NOT EXISTS (
+                 SELECT 1 FROM admissions AS newer
+                 WHERE newer.group_id = old.group_id AND newer.entry = old.entry
+                   AND newer.cluster = old.cluster AND newer.seq > old.seq
+                   AND newer.rollout <> old.rollout))",
+    )
+    .bind(rows)
+    .execute(connection)
+    .await?;
+    Ok(())
+}
+
+/// Adds new rows, in the given order. The row of a target that is in flight gets the new time.
 async fn insert(connection: &mut SqliteConnection, rows: &str) -> Result<(), sqlx::Error> {
     sqlx::query(
         "INSERT INTO admissions (group_id, rollout, entry, cluster, target,
@@ -210,12 +271,8 @@ async fn insert(connection: &mut SqliteConnection, rows: &str) -> Result<(), sql
                 value ->> 'target', value ->> 'sync_namespace', value ->> 'sync_name',
                 value ->> 'revision', value ->> 'admitted_at'
          FROM json_each(?1) WHERE true ORDER BY key
-         ON CONFLICT (group_id, rollout, entry, cluster, target) DO UPDATE SET
-             outcome = NULL, reason = '', ended_at = NULL, admitted_at = excluded.admitted_at
-         WHERE outcome IN ('failed', 'left') AND admitted_at <> excluded.admitted_at AND NOT EXISTS (
-             SELECT 1 FROM admissions AS newer
-             WHERE newer.group_id = excluded.group_id AND newer.entry = excluded.entry
-               AND newer.cluster = excluded.cluster AND newer.seq > admissions.seq)",
+         ON CONFLICT (group_id, rollout, entry, cluster, target) DO UPDATE SET admitted_at = excluded.admitted_at
+         WHERE outcome IS NULL",
     )
     .bind(rows)
     .execute(connection)

@@ -1,11 +1,12 @@
 //! Rollouts of groups: release, time and outcome.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use sqlx::Row;
 use sqlx::sqlite::{SqliteConnection, SqliteExecutor, SqliteRow};
 
+use super::admissions::AdmissionOutcome;
 use super::column::{Micros, stored_as_text};
 use super::{Ledger, LedgerError};
 
@@ -131,6 +132,46 @@ impl Ledger {
         of_group(&self.readers, group_id)
             .await
             .map_err(|source| self.unread(format!("rollouts of group {group_id}"), source))
+    }
+
+    /// Ends what is open of groups that no longer exist: rollouts as abandoned, admissions as left. Their history
+    /// stays. `groups` has the identity of every group that exists.
+    ///
+    /// # Errors
+    /// If the ends were not recorded.
+    pub async fn abandon_others(
+        &self,
+        groups: &BTreeSet<String>,
+        ended_at: Timestamp,
+    ) -> Result<(), LedgerError> {
+        let groups = serde_json::to_string(groups).map_err(|source| LedgerError::Encode {
+            subject: "identities of groups",
+            source,
+        })?;
+        self.write("abandon deleted groups".into(), move |connection| {
+            Box::pin(async move {
+                sqlx::query(
+                    "UPDATE rollouts SET outcome = ?2, ended_at = ?3
+                     WHERE outcome IS NULL AND group_id NOT IN (SELECT value FROM json_each(?1))",
+                )
+                .bind(&groups)
+                .bind(RolloutOutcome::Abandoned)
+                .bind(Micros(ended_at))
+                .execute(&mut *connection)
+                .await?;
+                sqlx::query(
+                    "UPDATE admissions SET outcome = ?2, ended_at = ?3
+                     WHERE outcome IS NULL AND group_id NOT IN (SELECT value FROM json_each(?1))",
+                )
+                .bind(&groups)
+                .bind(AdmissionOutcome::Left)
+                .bind(Micros(ended_at))
+                .execute(&mut *connection)
+                .await?;
+                Ok(())
+            })
+        })
+        .await
     }
 
     /// Deletes the rollouts and admissions of a deleted group, including open ones.

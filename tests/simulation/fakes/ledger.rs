@@ -200,6 +200,7 @@ impl MemoryLedger {
 
 impl Tables {
     fn admit(&mut self, admissions: &[Admission]) {
+        self.reopen(admissions);
         for admission in admissions {
             self.insert(admission);
         }
@@ -207,35 +208,63 @@ impl Tables {
         self.supersede(&groups);
     }
 
-    fn insert(&mut self, admission: &Admission) {
-        let admitted_at = micros(admission.admitted_at);
-        let Some(at) = self
-            .admissions
-            .iter()
-            .position(|row| row.admission.key == admission.key)
-        else {
-            self.admissions.push(AdmissionRecord {
-                admission: Admission {
-                    admitted_at,
-                    ..admission.clone()
-                },
-                end: None,
-                reason: String::new(),
-            });
-            return;
+    /// Deletes the ended rows of targets that are admitted again.
+    fn reopen(&mut self, admissions: &[Admission]) {
+        let is_reopened = |at: usize, row: &AdmissionRecord| {
+            let key = &row.admission.key;
+            let later = || {
+                let later = self.admissions[at + 1..].iter();
+                later.filter(|newer| slot(&newer.admission.key) == slot(key))
+            };
+            let given_up = matches!(
+                row.end,
+                Some((AdmissionOutcome::Failed | AdmissionOutcome::Left, _))
+            );
+            let returns = given_up || later().next().is_some();
+            let is_stale = later().any(|newer| newer.admission.key.rollout != key.rollout);
+            let mut again = admissions.iter().filter(|admission| admission.key == *key);
+            let is_again = again.any(|again| micros(again.admitted_at) != row.admission.admitted_at);
+            row.end.is_some() && returns && !is_stale && is_again
         };
-        let newest = !self.admissions[at + 1..]
-            .iter()
-            .any(|newer| slot(&newer.admission.key) == slot(&admission.key));
-        let row = &mut self.admissions[at];
-        let given_up = matches!(
-            row.end,
-            Some((AdmissionOutcome::Failed | AdmissionOutcome::Left, _))
-        );
-        if given_up && newest && row.admission.admitted_at != admitted_at {
-            row.admission.admitted_at = admitted_at;
-            row.end = None;
-            row.reason = String::new();
+        let rows = self.admissions.iter().enumerate();
+        let kept: Vec<bool> = rows.map(|(at, row)| !is_reopened(at, row)).collect();
+        let mut kept = kept.into_iter();
+        self.admissions.retain(|_| kept.next().unwrap_or(true));
+    }
+
+    fn insert(&mut self, admission: &Admission) {
+        let mut rows = self.admissions.iter_mut();
+        if let Some(row) = rows.find(|row| row.admission.key == admission.key) {
+            if row.end.is_none() {
+                row.admission.admitted_at = micros(admission.admitted_at);
+            }
+            return;
+        }
+        self.admissions.push(AdmissionRecord {
+            admission: Admission {
+                admitted_at: micros(admission.admitted_at),
+                ..admission.clone()
+            },
+            end: None,
+            reason: String::new(),
+        });
+    }
+
+    fn leave(&mut self, place: (&str, &str, &str), at: Timestamp) -> bool {
+        let open = |row: &&mut AdmissionRecord| row.end.is_none() && slot(&row.admission.key) == place;
+        let row = self.admissions.iter_mut().find(open);
+        row.map(|row| row.end = Some((AdmissionOutcome::Left, micros(at))))
+            .is_some()
+    }
+
+    fn abandon_others(&mut self, groups: &BTreeSet<String>, at: Timestamp) {
+        let rollouts = self.rollouts.iter_mut().filter(|row| row.end.is_none());
+        for row in rollouts.filter(|row| !groups.contains(&row.rollout.group_id)) {
+            row.end = Some((RolloutOutcome::Abandoned, micros(at)));
+        }
+        let admissions = self.admissions.iter_mut().filter(|row| row.end.is_none());
+        for row in admissions.filter(|row| !groups.contains(&row.admission.key.group_id)) {
+            row.end = Some((AdmissionOutcome::Left, micros(at)));
         }
     }
 
@@ -548,6 +577,29 @@ impl ports::Ledger for MemoryLedger {
     ) -> PortFuture<'a, bool> {
         self.write(move |tables| tables.settle(key, outcome, reason, ended_at))
             .boxed()
+    }
+
+    fn leave<'a>(
+        &'a self,
+        group_id: &'a str,
+        entry: &'a str,
+        cluster: &'a str,
+        ended_at: Timestamp,
+    ) -> PortFuture<'a, bool> {
+        self.write(move |tables| Ok(tables.leave((group_id, entry, cluster), ended_at)))
+            .boxed()
+    }
+
+    fn open_admissions<'a>(&'a self, group_id: &'a str) -> PortFuture<'a, Vec<Admission>> {
+        async move { MemoryLedger::open_admissions(self, group_id) }.boxed()
+    }
+
+    fn abandon_others<'a>(&'a self, groups: &'a BTreeSet<String>, ended_at: Timestamp) -> PortFuture<'a, ()> {
+        self.write(move |tables| {
+            tables.abandon_others(groups, ended_at);
+            Ok(())
+        })
+        .boxed()
     }
 
     fn begin_attempt<'a>(&'a self, attempt: &'a Attempt) -> PortFuture<'a, AttemptId> {

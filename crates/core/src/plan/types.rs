@@ -341,7 +341,8 @@ impl FailureReason {
     #[must_use]
     pub fn as_str(&self) -> &str {
         match self {
-            Self::AttemptFailed { reason, .. } => reason,
+            Self::AttemptFailed { reason, .. } if !reason.is_empty() => reason,
+            Self::AttemptFailed { .. } => "AttemptFailed",
             Self::ProgressDeadlineExceeded => "ProgressDeadlineExceeded",
             Self::LostAfterAdmission => "LostAfterAdmission",
         }

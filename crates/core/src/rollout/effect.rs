@@ -65,7 +65,8 @@ pub enum Action {
     },
     /// Evaluates these gates, and cancels the tasks of all others.
     EvaluateGates(Vec<OpenGate>),
-    /// Ends an admission in the ledger that its Sync cannot end: only the plan knows that its time is over.
+    /// Ends an admission in the ledger that its Sync cannot end: only the plan knows that its time is over. A Sync that
+    /// fails is retried, and does not end its admission either.
     SettleAdmission {
         /// The admission.
         admission: AdmissionRef,
@@ -76,7 +77,8 @@ pub enum Action {
     RecordAdmissions(Vec<Admission>),
     /// Writes Syncs. A Sync that cannot be written does not block the others.
     Admit(Vec<Admission>),
-    /// Removes Syncs, in this order. A Sync that cannot be removed does not block the others.
+    /// Removes Syncs, in this order, and ends in the ledger what is open of their entries on their clusters. A Sync
+    /// that cannot be removed does not block the others.
     RemoveSyncs(Vec<Removal>),
     /// Deletes unused objects: releases that status does not name, and operator actions and approvals of rollouts that
     /// the ledger no longer has.
@@ -204,8 +206,6 @@ pub struct Removal {
     pub cluster: String,
     /// Name of its entry.
     pub entry: String,
-    /// The admission of the Sync, which ends with it; `None`: it was never admitted.
-    pub admission: Option<AdmissionRef>,
     /// The deletion policy of its objects.
     pub policy: DeletionPolicy,
     /// The cause of the removal. The interpreter asks the management cluster for a deselected cluster first, because a

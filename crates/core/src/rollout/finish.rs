@@ -47,7 +47,7 @@ pub(super) fn too_early(
 
 /// Returns the actions that execute the plan, in order: admissions are recorded before they are made, and removals
 /// follow them.
-pub(super) fn actions(planned: &Planned, facts: &Facts<'_>, observed: &dyn Observations) -> Vec<Action> {
+pub(super) fn actions(planned: &Planned, facts: &Facts<'_>) -> Vec<Action> {
     let Planned {
         rolling, input, plan, ..
     } = planned;
@@ -57,7 +57,7 @@ pub(super) fn actions(planned: &Planned, facts: &Facts<'_>, observed: &dyn Obser
         actions.push(Action::RecordAdmissions(admissions.clone()));
         actions.push(Action::Admit(admissions));
     }
-    let removals = removals(input, plan, observed);
+    let removals = removals(input, plan);
     if !removals.is_empty() {
         actions.push(Action::RemoveSyncs(removals));
     }
@@ -119,16 +119,31 @@ fn needs_digest(input: &PlanInput) -> bool {
 /// Returns the ends of admissions whose time is over, which only the plan notices. They are settled before status
 /// reports them. To settle an admission again changes nothing: only the first end counts.
 pub(super) fn settlements(planned: &Planned, observed: &dyn Observations) -> Vec<Action> {
+    failures(planned, observed, |cluster, reason| {
+        is_time_over(&planned.input, cluster, reason)
+    })
+}
+
+/// Returns the ends of the failed admissions of a rollout that another one replaces. The next admissions would end them
+/// as superseded, and nobody would see that they had failed.
+pub(super) fn last_settlements(planned: &Planned, observed: &dyn Observations) -> Vec<Action> {
+    failures(planned, observed, |_, _| true)
+}
+
+fn failures(
+    planned: &Planned,
+    observed: &dyn Observations,
+    has_ended: impl Fn(&str, &FailureReason) -> bool,
+) -> Vec<Action> {
     let Planned { rolling, plan, .. } = planned;
     let mut actions = Vec::new();
     for (cluster, decision) in &plan.decisions {
-        let Decision::Failed {
-            reason: reason @ (FailureReason::ProgressDeadlineExceeded | FailureReason::LostAfterAdmission),
-            ..
-        } = decision
-        else {
+        let Decision::Failed { reason, .. } = decision else {
             continue;
         };
+        if !has_ended(cluster, reason) {
+            continue;
+        }
         let entries = rolling.snapshot.entries.iter();
         let admissions = entries.filter_map(|entry| observed.admission(cluster, &entry.name));
         let open = admissions.filter(|admission| !observed.is_settled(admission));
@@ -138,6 +153,24 @@ pub(super) fn settlements(planned: &Planned, observed: &dyn Observations) -> Vec
         }));
     }
     actions
+}
+
+/// Whether the admission of a failed cluster has ended. A cluster whose Sync fails has until `progressDeadline`, like
+/// every other one: its Sync retries.
+fn is_time_over(input: &PlanInput, cluster: &str, reason: &FailureReason) -> bool {
+    let FailureReason::AttemptFailed { .. } = reason else {
+        return true;
+    };
+    let entries = input.clusters.get(cluster).into_iter();
+    let syncs = entries
+        .flat_map(|view| view.entries.values())
+        .filter_map(|entry| entry.observed.as_ref());
+    let admitted = syncs.filter(|sync| sync.release == input.rollout.release);
+    let last = admitted.filter_map(|sync| sync.admitted_at).max();
+    let deadline = input.strategy.limits.progress_deadline;
+    // Without a recorded time no time is left, as for the plan.
+    let due = last.and_then(|last| input.clock_jumps.due(last, deadline));
+    due.is_none_or(|due| due <= input.now)
 }
 
 fn admissions(rolling: &Rolling, input: &PlanInput, plan: &Plan, now: Timestamp) -> Vec<Admission> {
@@ -181,7 +214,7 @@ fn admissions(rolling: &Rolling, input: &PlanInput, plan: &Plan, now: Timestamp)
 }
 
 /// Returns the removals of the plan. Syncs that depend on others come before them.
-fn removals(input: &PlanInput, plan: &Plan, observed: &dyn Observations) -> Vec<Removal> {
+fn removals(input: &PlanInput, plan: &Plan) -> Vec<Removal> {
     let removed = plan
         .removals
         .iter()
@@ -201,7 +234,6 @@ fn removals(input: &PlanInput, plan: &Plan, observed: &dyn Observations) -> Vec<
             sync: name,
             cluster: sync.cluster.clone(),
             entry: sync.entry.clone(),
-            admission: observed.admission(&sync.cluster, &sync.entry),
             policy: sync.policy,
             cause: sync.cause.clone(),
         })

@@ -271,9 +271,9 @@ impl Pass<'_, '_> {
         let mut actions = Vec::new();
         let left = match in_status {
             InStatus::Planned(planned) => {
-                // The final plan of the previous rollout. Admissions whose time is over are settled as failed now: no
-                // later plan includes them, and the next admission would settle them as superseded.
-                actions.extend(finish::settlements(&planned, self.observed));
+                // The final plan of the previous rollout. Failed admissions are settled now: no later plan includes
+                // them, and the next admission would settle them as superseded.
+                actions.extend(finish::last_settlements(&planned, self.observed));
                 let Planned {
                     rolling, input, plan, ..
                 } = *planned;
@@ -376,7 +376,7 @@ impl Pass<'_, '_> {
         actions.extend(before);
         actions.extend(first);
         actions.extend(self.journal(id, &planned.input, &planned.plan)?);
-        actions.extend(finish::actions(&planned, facts, self.observed));
+        actions.extend(finish::actions(&planned, facts));
         actions.extend(last);
         actions.extend(finish::digest(&report, &planned.input));
         actions.extend(garbage);

@@ -238,6 +238,104 @@ async fn an_admission_ends_once_and_is_reopened_only_by_a_new_admission() {
     assert!(ledger.open_admissions("group-1").await.unwrap().is_empty());
 }
 
+/// Guards against a target in flight without an open row: a label of the cluster changed and changed back within one
+/// rollout.
+#[tokio::test]
+async fn a_target_that_returns_within_a_rollout_is_in_flight_again() {
+    for end in [
+        None,
+        Some((AdmissionOutcome::Applied, "")),
+        Some((AdmissionOutcome::Failed, "ApplyFailed")),
+    ] {
+        let folder = TempDir::new().unwrap();
+        let (ledger, _) = open(folder.path()).await;
+        let first = mk_admission("r1", "eu1", "t1");
+        ledger
+            .record_admissions(std::slice::from_ref(&first))
+            .await
+            .unwrap();
+        if let Some((outcome, reason)) = end {
+            ledger
+                .settle_admission(&first.key, outcome, reason, at(2))
+                .await
+                .unwrap();
+        }
+        let other = starling_ledger::Admission {
+            admitted_at: at(3),
+            ..mk_admission("r1", "eu1", "t2")
+        };
+        ledger
+            .record_admissions(std::slice::from_ref(&other))
+            .await
+            .unwrap();
+        let back = starling_ledger::Admission {
+            admitted_at: at(4),
+            ..first
+        };
+        ledger
+            .record_admissions(std::slice::from_ref(&back))
+            .await
+            .unwrap();
+        assert_eq!(
+            ledger.open_admissions("group-1").await.unwrap(),
+            std::slice::from_ref(&back),
+            "{end:?}"
+        );
+        // A repetition of the other target does not end it.
+        ledger.record_admissions(&[other]).await.unwrap();
+        assert_eq!(
+            ledger.open_admissions("group-1").await.unwrap(),
+            std::slice::from_ref(&back)
+        );
+        let settled = ledger
+            .settle_admission(&back.key, AdmissionOutcome::Applied, "", at(5))
+            .await;
+        assert!(settled.unwrap(), "{end:?}");
+    }
+}
+
+/// Guards against intents that never end: a crash, or a refused write, between an intent and its Sync, and the cluster
+/// left after that.
+#[tokio::test]
+async fn an_entry_that_leaves_a_cluster_ends_its_admission_whatever_the_target() {
+    let folder = TempDir::new().unwrap();
+    let (ledger, _) = open(folder.path()).await;
+    let (gone, stays) = (mk_admission("r1", "eu1", "t1"), mk_admission("r1", "eu2", "t1"));
+    ledger
+        .record_admissions(&[gone.clone(), stays.clone()])
+        .await
+        .unwrap();
+    assert!(ledger.leave("group-1", "app", "eu1", at(2)).await.unwrap());
+    assert!(!ledger.leave("group-1", "app", "eu1", at(3)).await.unwrap());
+    assert_eq!(ledger.open_admissions("group-1").await.unwrap(), [stays]);
+    let record = ledger.admissions("group-1", "r1").await.unwrap().swap_remove(0);
+    assert_eq!(record.admission, gone);
+    assert_eq!(record.end, Some((AdmissionOutcome::Left, at(2))));
+}
+
+#[tokio::test]
+async fn a_group_that_no_longer_exists_has_nothing_open() {
+    let folder = TempDir::new().unwrap();
+    let (ledger, _) = open(folder.path()).await;
+    for group in ["group-1", "group-2"] {
+        ledger.begin_rollout(&mk_rollout(group, "r1")).await.unwrap();
+        let mut admission = mk_admission("r1", "eu1", "t1");
+        admission.key.group_id = group.into();
+        ledger.record_admissions(&[admission]).await.unwrap();
+    }
+    let exists = BTreeSet::from(["group-2".to_owned()]);
+    ledger.abandon_others(&exists, at(9)).await.unwrap();
+    let end = |records: Vec<starling_ledger::RolloutRecord>| records[0].end;
+    assert_eq!(
+        end(ledger.rollouts("group-1").await.unwrap()),
+        Some((RolloutOutcome::Abandoned, at(9)))
+    );
+    assert_eq!(end(ledger.rollouts("group-2").await.unwrap()), None);
+    let ends = ledger.admissions("group-1", "r1").await.unwrap();
+    assert_eq!(ends[0].end, Some((AdmissionOutcome::Left, at(9))));
+    assert_eq!(ledger.open_admissions("group-2").await.unwrap().len(), 1);
+}
+
 #[tokio::test]
 async fn a_failed_target_is_not_reopened_after_a_newer_one() {
     let folder = TempDir::new().unwrap();

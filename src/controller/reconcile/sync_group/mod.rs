@@ -5,6 +5,7 @@
 //! crash continues from there.
 
 mod api;
+pub(in crate::controller) mod close_open;
 mod digest;
 mod finalize;
 mod garbage;
@@ -55,6 +56,7 @@ pub async fn reconcile(context: GroupContext<'_>, key: &ObjectKey) -> Result<Nex
 async fn pass(context: GroupContext<'_>, key: &ObjectKey) -> Result<Next, ReconcileError> {
     // Absence is conclusive only in a complete list. No worker starts before the lists are complete.
     let Some(group) = context.objects.groups.get(key) else {
+        close_open::of_deleted_groups(context).await?;
         return Ok(Next::OnEvent);
     };
     if let Some(finding) = context.writes.held() {

@@ -1,14 +1,13 @@
 //! Confirms the writes of a pass that failed, before the caches are used: reads the written objects again, and ends in
-//! the ledger the rollouts that status has ended.
+//! the ledger what status has ended.
 
 use starling_api::{SyncGroup, SyncResource};
-use starling_core::identity;
 
 use super::super::ReconcileError;
+use super::close_open;
 use crate::controller::cache::ObjectKey;
 use crate::controller::context::GroupContext;
 use crate::controller::event_handlers::ChangedBy;
-use crate::controller::interpreter;
 
 /// Reads the objects of unconfirmed writes again, and ends the rollouts that status has ended.
 ///
@@ -31,11 +30,8 @@ pub(super) async fn clear_up(context: GroupContext<'_>, key: &ObjectKey) -> Resu
             context.handlers.on_sync(&change, ChangedBy::Others);
         }
     }
-    if let Some(group) = context.objects.groups.get(key)
-        && let Some(status) = &group.status
-    {
-        let id = identity::id_of(context.installation, &group);
-        interpreter::close_rollouts(context.ledger, &id, status, context.clock.now()).await?;
+    if let Some(group) = context.objects.groups.get(key) {
+        close_open::of_group(context, &group).await?;
     }
     context.caches.unconfirmed_writes.forget(key);
     Ok(())

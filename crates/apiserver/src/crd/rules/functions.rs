@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use chrono::{DateTime, Datelike, FixedOffset, Timelike};
+use chrono::{DateTime, Datelike, FixedOffset, TimeDelta, Timelike};
 use kube_cel::cel::extractors::{Arguments, This};
 use kube_cel::cel::objects::ValueType;
 use kube_cel::cel::{Context, ExecutionError, ResolveResult, Value};
@@ -58,6 +58,7 @@ pub(super) fn register(context: &mut Context<'_>) {
     context.add_function("string", text_of);
     context.add_function("type", type_of);
     context.add_function("dyn", same);
+    context.add_function("duration", duration);
     for (name, part) in PARTS {
         context.add_function(
             name,
@@ -104,6 +105,76 @@ fn type_of(This(value): This<Value>) -> ResolveResult {
         ValueType::Function | ValueType::Opaque => "opaque",
     };
     Ok(type_value(name))
+}
+
+/// Converts a text to a duration, as Go's `time.ParseDuration` does: the same texts are refused, also durations that
+/// exceed 64 bits of nanoseconds.
+fn duration(This(value): This<Value>) -> ResolveResult {
+    match value {
+        Value::String(text) => parse_duration(&text)
+            .map(|nanos| Value::Duration(TimeDelta::nanoseconds(nanos)))
+            .ok_or_else(|| {
+                let refused = "type conversion error from 'string' to 'google.protobuf.Duration'";
+                ExecutionError::function_error("duration", refused)
+            }),
+        Value::Duration(_) => Ok(value),
+        _ => Err(no_overload()),
+    }
+}
+
+/// Returns the nanoseconds of a duration such as `-1h2.5m`.
+fn parse_duration(text: &str) -> Option<i64> {
+    let (negative, mut rest) = match text.as_bytes().first()? {
+        b'-' => (true, &text[1..]),
+        b'+' => (false, &text[1..]),
+        _ => (false, text),
+    };
+    if rest == "0" {
+        return Some(0);
+    }
+    let mut total: u64 = 0;
+    loop {
+        let number = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
+        let (value, after) = rest.split_at(number);
+        let unit = after.find(|c: char| c.is_ascii_digit() || c == '.');
+        let (unit, after) = after.split_at(unit.unwrap_or(after.len()));
+        total = total.checked_add(nanoseconds(value, unit)?)?;
+        rest = after;
+        if rest.is_empty() {
+            break;
+        }
+    }
+    // The smallest duration has no positive counterpart.
+    match (negative, i64::try_from(total)) {
+        (true, Ok(nanos)) => Some(-nanos),
+        (true, Err(_)) if total == i64::MIN.unsigned_abs() => Some(i64::MIN),
+        (false, nanos) => nanos.ok(),
+        (true, Err(_)) => None,
+    }
+}
+
+/// Returns a number of units in nanoseconds. Fractions of nanoseconds are cut off.
+fn nanoseconds(value: &str, unit: &str) -> Option<u64> {
+    let unit: u64 = match unit {
+        "ns" => 1,
+        "us" | "\u{b5}s" | "\u{3bc}s" => 1_000,
+        "ms" => 1_000_000,
+        "s" => 1_000_000_000,
+        "m" => 60_000_000_000,
+        "h" => 3_600_000_000_000,
+        _ => return None,
+    };
+    let (whole, fraction) = value.split_once('.').unwrap_or((value, ""));
+    if whole.is_empty() && fraction.is_empty() || fraction.contains('.') {
+        return None;
+    }
+    let whole: u64 = if whole.is_empty() { 0 } else { whole.parse().ok()? };
+    // Eighteen digits are more than the smallest fraction of an hour.
+    let digits = &fraction[..fraction.len().min(18)];
+    let part: u64 = if digits.is_empty() { 0 } else { digits.parse().ok()? };
+    let scale = 10_u128.pow(u32::try_from(digits.len()).ok()?);
+    let part = u64::try_from(u128::from(part) * u128::from(unit) / scale).ok()?;
+    whole.checked_mul(unit)?.checked_add(part)
 }
 
 /// The size of a string is its number of characters.
@@ -212,4 +283,36 @@ fn offset(zone: &str, time: &DateTime<FixedOffset>) -> Option<FixedOffset> {
     let zone = jiff::tz::TimeZone::get(zone).ok()?;
     let moment = jiff::Timestamp::from_second(time.timestamp()).ok()?;
     FixedOffset::east_opt(zone.to_offset(moment).seconds())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_those_of_go() {
+        for (text, nanos) in [
+            ("0", Some(0)),
+            ("-0", Some(0)),
+            ("1h2m3.5s", Some(3_723_500_000_000)),
+            (".5s", Some(500_000_000)),
+            ("1.s", Some(1_000_000_000)),
+            ("-1\u{b5}s", Some(-1_000)),
+            ("+2ms", Some(2_000_000)),
+            ("2562047h", Some(9_223_369_200_000_000_000)),
+            ("-9223372036854775808ns", Some(i64::MIN)),
+            ("9223372036854775808ns", None),
+            ("999999999h", None),
+            ("", None),
+            ("5", None),
+            ("1 m", None),
+            ("banana", None),
+            (".s", None),
+            ("1.2.3s", None),
+            ("1d", None),
+            ("1h-2m", None),
+        ] {
+            assert_eq!(parse_duration(text), nanos, "{text}");
+        }
+    }
 }

@@ -148,6 +148,7 @@ fn a_failed_rollout_is_rolled_back_and_its_release_is_held() {
     assert_eq!(
         writes(&transition),
         [
+            "settle c1 ApplyFailed",
             "append journal 1",
             "store r1",
             "record rollout 2 after Failed",
@@ -215,6 +216,7 @@ fn of_rollouts_that_begin_one_after_the_other_only_the_last_admits_anything() {
     assert_eq!(
         writes(&transition),
         [
+            "settle c1 ApplyFailed",
             "append journal 1",
             "store r1",
             "record rollout 2 after Failed",

@@ -231,6 +231,24 @@ fn an_admission_that_failed_by_time_is_settled_before_status_reports_it() {
     assert_eq!(writes(&case.pass()), ["evaluate gates"], "it is settled once");
 }
 
+/// Guards against an intent that never ends: the Sync of a failed cluster retries, and ends only what it has applied.
+#[test]
+fn an_admission_that_keeps_failing_ends_at_its_deadline() {
+    let mut case = rolling("r1", &[("c1", failing("r1"))]);
+    assert_eq!(
+        writes(&case.pass()),
+        ["append journal 1", "evaluate gates", "write status"]
+    );
+    case.now = t(100_000);
+    let settled = |case: &mut Case| {
+        let written = writes(&case.pass());
+        let settled = written.into_iter().filter(|write| write.starts_with("settle"));
+        settled.collect::<Vec<_>>()
+    };
+    assert_eq!(settled(&mut case), ["settle c1 ApplyFailed"]);
+    assert_eq!(settled(&mut case), Vec::<String>::new(), "it is settled once");
+}
+
 #[test]
 fn a_cluster_is_retried_for_a_request_and_that_is_recorded_with_the_admission() {
     let mut case = rolling("r1", &[("c1", failing("r1"))]);
