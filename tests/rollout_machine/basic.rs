@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use starling_api::{
-    ActionType, IntOrPercent, OnFailure, OnNewRevision, OnUnreachable, RollbackType, RolloutPhase,
+    ActionType, DeletionPolicy, IntOrPercent, OnFailure, OnNewRevision, OnUnreachable, RollbackType,
+    RolloutPhase,
 };
 use starling_core::plan::{Gate, Limits, REST, StageRules, Strategy};
 use starling_core::simulate::{Fate, Member};
@@ -49,6 +50,7 @@ pub(crate) fn world() -> World {
         on_new_revision: OnNewRevision::Replace,
         rollback: RollbackType::Staged,
         max_unselected: IntOrPercent::Int(1),
+        when_unselected: DeletionPolicy::Orphan,
     };
     let clusters = (1..=6).map(|n| {
         let member = Member::new(&format!("uid-{n}"), BTreeMap::new(), Duration::from_secs(10));

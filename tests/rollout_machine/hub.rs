@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use starling::controller::interpreter::GroupApi;
+use starling_core::plan::LeavingCause;
 use starling_core::rollout::{
     Admission, AdmissionRef, Decided, OpenGate, ReleaseSnapshot, Removal, StatusWrite,
 };
@@ -14,7 +15,7 @@ use crate::faults::{Faults, Interrupted};
 use crate::invariants::Violation;
 use crate::memory::Memory;
 use crate::order::Order;
-use crate::world::{Api, UID, World, Written, sync_name};
+use crate::world::{Api, GateKey, UID, World, Written, sync_name};
 
 /// The management API during one pass.
 pub(crate) struct Hub<'m> {
@@ -34,8 +35,8 @@ pub(crate) struct Hub<'m> {
 impl GroupApi for Hub<'_> {
     type Error = Interrupted;
 
-    fn sync_name(&self, cluster: &str, _: &str) -> String {
-        sync_name(cluster)
+    fn sync_name(&self, cluster: &str, entry: &str) -> String {
+        sync_name(entry, cluster)
     }
 
     async fn store_release(&mut self, _: i64, snapshot: &Arc<ReleaseSnapshot>) -> Result<(), Interrupted> {
@@ -74,7 +75,24 @@ impl GroupApi for Hub<'_> {
         self.memory.settled.retain(|settled| !is_reopened(settled));
     }
 
-    fn evaluate_gates(&mut self, _: Vec<OpenGate>) {}
+    fn evaluate_gates(&mut self, open: Vec<OpenGate>) {
+        let Some(rollout) = self.decided.map(|decided| decided.rolling.rollout.id) else {
+            self.memory.gates.evaluate(Vec::new(), self.world.now);
+            return;
+        };
+        let key = |gate: OpenGate| GateKey {
+            rollout,
+            stage: gate.stage,
+            side: gate.side,
+            index: gate.index,
+            begun_at: gate.begun_at,
+        };
+        let open: Vec<GateKey> = open.into_iter().map(key).collect();
+        if self.order != Order::GatesInvented {
+            self.world.evaluate_gates(&open);
+        }
+        self.memory.gates.evaluate(open, self.world.now);
+    }
 
     async fn admit(&mut self, admissions: &[Admission]) -> Result<bool, Interrupted> {
         let mut all = true;
@@ -95,7 +113,7 @@ impl GroupApi for Hub<'_> {
         let passage = self.faults.enter()?;
         let is_selected = self.world.is_selected(&removal.cluster);
         passage.leave()?;
-        Ok(!is_selected)
+        Ok(!is_selected || removal.cause == LeavingCause::EntryRemoved)
     }
 
     async fn remove_sync(&mut self, removal: &Removal) -> Result<(), Interrupted> {
@@ -103,9 +121,7 @@ impl GroupApi for Hub<'_> {
         let newest = self.newest_in_journal().await;
         self.world.remove_sync(removal, newest.as_ref(), self.cache);
         passage.leave()?;
-        if let Some(cluster) = self.cache.clusters.get_mut(&removal.cluster) {
-            cluster.drop_sync();
-        }
+        self.cache.take_sync(&self.world.api, &removal.cluster);
         Ok(())
     }
 

@@ -7,6 +7,7 @@ use starling_core::plan::{
 };
 
 use crate::machine::{Machine, PassOutcome, Updates};
+use crate::world::Cluster;
 
 /// Maximum passes of a run. Each pass but the last starts or ends something, or waits for a time, of which a small
 /// fleet has a few for each cluster and stage.
@@ -53,8 +54,9 @@ pub(crate) async fn run_until_idle(machine: &mut Machine, approving: bool) -> Re
         let now = machine.world.now;
         let clusters = machine.world.api.clusters.values();
         let next = clusters
-            .filter_map(|cluster| cluster.member.next_time())
+            .filter_map(|cluster| cluster.next_time())
             .chain(machine.memory.recheck_at)
+            .chain(machine.memory.gates.next_time(now))
             .filter(|at| *at > now)
             .min();
         match next {
@@ -129,6 +131,13 @@ fn release_not_stored(machine: &Machine) -> Result<End, String> {
 /// operator paused the rollout.
 fn check_removed_clusters(machine: &Machine, plan: &Plan) -> Result<(), String> {
     let api = &machine.world.api;
+    let keeps_old = |(name, cluster): (&String, &Cluster)| {
+        let is_done = matches!(plan.decisions.get(name), Some(Decision::Done));
+        (is_done && cluster.old.is_some()).then(|| name.clone())
+    };
+    if let Some(name) = api.selected().find_map(keeps_old) {
+        return Err(format!("{name} is done and has a Sync of a removed entry"));
+    }
     let leaving = match api.deselection(machine.world.spec.max_unselected) {
         Deselection::Free(leaving) | Deselection::Approved(leaving) => leaving,
         Deselection::Held(_) => return Ok(()),

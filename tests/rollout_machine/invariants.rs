@@ -3,12 +3,15 @@
 use std::collections::BTreeSet;
 
 use starling_api::{ActionType, RolloutDirection, RolloutStatus, SyncGroupStatus};
+use starling_core::gate::Side;
 use starling_core::journal::RecordedPlan;
-use starling_core::plan::{AdmittedRelease, Decision, Progress, Reach, RemovalDecision, StageRecord, record};
+use starling_core::plan::{
+    AdmittedRelease, Decision, LeavingCause, Progress, Reach, RemovalDecision, StageRecord, record,
+};
 use starling_core::rollout::Removal;
 use starling_ledger::{AdmissionOutcome, AdmissionRecord};
 
-use crate::world::{Api, ENTRY, World, Written};
+use crate::world::{Api, ENTRY, GateKey, World, Written};
 
 /// A violated invariant.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,6 +65,11 @@ pub(crate) enum Violation {
     RemovedSelected { cluster: String },
     /// After a complete pass, an admission is open in the ledger that no Sync can end.
     OpenWithoutSync { cluster: String },
+    /// A Sync of a removed entry was removed before the release was applied on its cluster, which may take its objects
+    /// over.
+    RemovedBeforeApplied { cluster: String },
+    /// The status has a result of a gate that no other system has given.
+    GateInvented { stage: String },
     /// A Sync was removed without a journal entry.
     RemovalNotInJournal { cluster: String },
     /// A Sync was removed while too many clusters left together.
@@ -85,10 +93,34 @@ pub(crate) fn of_status(world: &World, after: &SyncGroupStatus, cache: &Api) -> 
             violations.push(Violation::TwoReleases { rollout: after.id });
         }
         violations.extend(changed_stage_records(before, after));
+        violations.extend(invented_gates(world, after));
     } else if starts_held_release(world, before, after) {
         violations.push(Violation::HeldReleaseStarted {
             release: after.release.clone(),
         });
+    }
+    violations
+}
+
+/// Every result of a gate that another system decides was given by it.
+fn invented_gates(world: &World, after: &RolloutStatus) -> Vec<Violation> {
+    let mut violations = Vec::new();
+    for (stage, record) in record::recorded(after) {
+        let sides = [(Side::Before, &record.before), (Side::After, &record.after)];
+        for (side, gates) in sides {
+            for (index, gate) in gates.iter().enumerate() {
+                let key = GateKey {
+                    rollout: after.id,
+                    stage: stage.clone(),
+                    side,
+                    index,
+                    begun_at: gate.begun_at,
+                };
+                if gate.result.is_some() && !world.evaluated_gates.contains(&key) {
+                    violations.push(Violation::GateInvented { stage: stage.clone() });
+                }
+            }
+        }
     }
     violations
 }
@@ -267,7 +299,7 @@ pub(crate) fn of_removal(
     let cluster = || removal.cluster.clone();
     let mut violations = Vec::new();
     let known = world.api.clusters.get(&removal.cluster);
-    if known.is_some_and(|known| known.is_selected) {
+    if removal.entry == ENTRY && known.is_some_and(|known| known.is_selected) {
         violations.push(Violation::RemovedSelected { cluster: cluster() });
     }
     let found = journal.is_some_and(|(rollout, recorded)| {
@@ -276,6 +308,12 @@ pub(crate) fn of_removal(
     });
     if !found {
         violations.push(Violation::RemovalNotInJournal { cluster: cluster() });
+    }
+    let is_applied = known
+        .and_then(|known| known.member.observed.as_ref())
+        .is_some_and(|sync| matches!(sync.progress, Progress::Applied(_)));
+    if removal.cause == LeavingCause::EntryRemoved && !is_applied {
+        violations.push(Violation::RemovedBeforeApplied { cluster: cluster() });
     }
     if is_held(world, cache) {
         violations.push(Violation::RemovedWhileHeld { cluster: cluster() });

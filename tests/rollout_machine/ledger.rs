@@ -107,7 +107,11 @@ impl ports::Ledger for Port<'_> {
                 return Ok(false);
             }
             let passage = self.faults.enter().map_err(refused)?;
-            let result = self.ledger.leave(group_id, entry, cluster, ended_at).await.unwrap();
+            let result = self
+                .ledger
+                .leave(group_id, entry, cluster, ended_at)
+                .await
+                .unwrap();
             passage.leave().map_err(refused)?;
             Ok(result)
         }

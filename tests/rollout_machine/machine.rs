@@ -281,7 +281,7 @@ impl Machine {
     fn step(&mut self, recorder: &Recorder) -> Transition {
         let leaving = self.leaving();
         let mut plans: Vec<(PlanInput, Plan)> = Vec::new();
-        let mut observed = Observed::new(&self.cache, &self.memory, &leaving);
+        let mut observed = Observed::new(&self.cache, &self.memory, &leaving, &self.world);
         let transition = self.drive(rollout::step, Some(recorder), &leaving, &mut observed);
         let is_whole = observed.lent == 0;
         let input = observed.input.take();
@@ -410,7 +410,7 @@ impl Machine {
 
     fn plan_of_cache(&self) -> Option<Plan> {
         let leaving = self.leaving();
-        let mut observed = Observed::new(&self.cache, &self.memory, &leaving);
+        let mut observed = Observed::new(&self.cache, &self.memory, &leaving, &self.world);
         let preview = self.drive(rollout::preview, None, &leaving, &mut observed);
         match preview {
             Preview::Planned(planned) => Some(plan(&planned.input)),

@@ -22,6 +22,7 @@
 mod arbitrary;
 mod basic;
 mod faults;
+mod gates;
 mod hub;
 mod idle;
 mod invariants;

@@ -8,13 +8,14 @@ use jiff::{SignedDuration, Timestamp};
 use starling::controller::cache::ObjectKey;
 use starling_api::conditions::ConditionUpdate;
 use starling_api::{DeletionPolicy, IntOrPercent, RolloutStatus, StageStatus};
+use starling_core::gate::Side;
 use starling_core::membership::{Deselection, HeldDeselection};
 use starling_core::plan::{ClusterView, EntryView, LeavingCause, LeavingSync, PlanInput, StageRecord};
 use starling_core::rollout::operator::{OperatorActions, Subject, operator_actions};
 use starling_core::rollout::{AdmissionRef, Observations, Rolling};
 
-use crate::memory::Memory;
-use crate::world::{Api, Cluster, ENTRY, GROUP, sync_name};
+use crate::memory::{GateTasks, Memory};
+use crate::world::{Api, Cluster, ENTRY, GROUP, OLD_ENTRY, World, sync_name};
 
 /// How long the same clusters have to be deselected before they leave, as in the controller.
 const SETTLE_TIME: Duration = Duration::from_secs(3);
@@ -47,6 +48,8 @@ pub(crate) struct Observed<'m> {
     pub(crate) cache: &'m Api,
     pub(crate) memory: &'m Memory,
     pub(crate) leaving: &'m Leaving,
+    pub(crate) when_unselected: DeletionPolicy,
+    pub(crate) now: Timestamp,
     /// The input of the plan that remains in force.
     pub(crate) input: RefCell<Option<PlanInput>>,
     /// The number of borrowed views that were not returned.
@@ -54,11 +57,13 @@ pub(crate) struct Observed<'m> {
 }
 
 impl<'m> Observed<'m> {
-    pub(crate) fn new(cache: &'m Api, memory: &'m Memory, leaving: &'m Leaving) -> Self {
+    pub(crate) fn new(cache: &'m Api, memory: &'m Memory, leaving: &'m Leaving, world: &World) -> Self {
         Self {
             cache,
             memory,
             leaving,
+            when_unselected: world.spec.when_unselected,
+            now: world.now,
             input: RefCell::default(),
             lent: 0,
         }
@@ -78,8 +83,21 @@ impl Observations for Observed<'_> {
         operator_actions(subject, &self.cache.actions, &self.cache.approvals)
     }
 
-    /// Only approvals and time open gates here.
-    fn gate_results(&self, _: i64, _: &mut BTreeMap<String, StageRecord>) {}
+    fn gate_results(&self, rollout: i64, stages: &mut BTreeMap<String, StageRecord>) {
+        for gate in self.memory.gates.decided(rollout, self.now) {
+            let Some(record) = stages.get_mut(&gate.stage) else {
+                continue;
+            };
+            let gates = match gate.side {
+                Side::Before => &mut record.before,
+                Side::After => &mut record.after,
+            };
+            let found = gates.get_mut(gate.index);
+            if let Some(known) = found.filter(|known| known.begun_at == gate.begun_at) {
+                known.result.get_or_insert_with(|| GateTasks::result(gate));
+            }
+        }
+    }
 
     fn gate_messages(&self, _: i64, _: &mut [StageStatus]) {}
 
@@ -125,36 +143,51 @@ impl Observations for Observed<'_> {
 
     fn leaving(&self, _: &Rolling) -> BTreeMap<String, LeavingSync> {
         let held = self.leaving.held.as_ref().map(|held| &held.lost);
-        let leaves = |name: &String| {
-            self.leaving.clusters.contains(name)
-                || held.is_some_and(|release_not_stored| release_not_stored.contains(name))
-        };
-        let leaving = self.cache.clusters.keys().filter(|name| leaves(name));
-        leaving
-            .map(|name| {
+        let mut leaving = BTreeMap::new();
+        for (name, cluster) in &self.cache.clusters {
+            let leaves = self.leaving.clusters.contains(name) || held.is_some_and(|lost| lost.contains(name));
+            let removing = [
+                cluster.removing_since,
+                cluster.old.and_then(|old| old.removing_since),
+            ];
+            let goes = !cluster.is_selected && removing.iter().any(Option::is_some);
+            let unselected = || LeavingCause::ClusterUnselected {
+                settles_at: self.leaving.settles_at,
+                stage: cluster.stage,
+                windows: Vec::new(),
+            };
+            let mut add = |entry: &str, cause, policy, removing_since| {
                 let sync = LeavingSync {
                     cluster: name.clone(),
-                    entry: ENTRY.to_owned(),
-                    cause: LeavingCause::ClusterUnselected {
-                        settles_at: self.leaving.settles_at,
-                        stage: 0,
-                        windows: Vec::new(),
-                    },
-                    policy: DeletionPolicy::Orphan,
+                    entry: entry.to_owned(),
+                    cause,
+                    policy,
                     depends_on: BTreeSet::new(),
-                    removing_since: None,
+                    removing_since,
                     suspended: false,
                     budget_until: None,
                     approval: None,
                 };
-                (sync_name(name), sync)
-            })
-            .collect()
+                leaving.insert(sync_name(entry, name), sync);
+            };
+            if cluster.member.observed.is_some() && (leaves || goes) {
+                add(ENTRY, unselected(), self.when_unselected, cluster.removing_since);
+            }
+            if let Some(old) = cluster.old {
+                if leaves || goes {
+                    add(OLD_ENTRY, unselected(), self.when_unselected, old.removing_since);
+                } else if cluster.is_selected {
+                    let cause = LeavingCause::EntryRemoved;
+                    add(OLD_ENTRY, cause, DeletionPolicy::Delete, old.removing_since);
+                }
+            }
+        }
+        leaving
     }
 
     fn admission(&self, cluster: &str, entry: &str) -> Option<AdmissionRef> {
-        debug_assert_eq!(entry, ENTRY);
-        self.cache.admission(cluster)
+        let admission = self.cache.admission(cluster)?;
+        (admission.entry == entry).then_some(admission)
     }
 
     /// The plan that remains in force is reported, with its input.

@@ -28,6 +28,8 @@ pub(crate) enum Order {
     MembershipNotHeld,
     /// No release is ever stored.
     NothingStored,
+    /// Gates pass without being evaluated.
+    GatesInvented,
 }
 
 impl Order {
@@ -38,6 +40,7 @@ impl Order {
             | Self::NotReadAgain
             | Self::RemovalNotConfirmed
             | Self::RemovalNotSettled
+            | Self::GatesInvented
             | Self::MembershipNotHeld => effects,
             Self::NothingStored => effects
                 .into_iter()

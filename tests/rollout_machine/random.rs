@@ -7,8 +7,7 @@ use proptest::collection::vec;
 use proptest::option::weighted;
 use proptest::prelude::*;
 use proptest::sample::select;
-use starling_api::{ActionType, IntOrPercent, OnNewRevision, RollbackType};
-use starling_core::plan::Gate;
+use starling_api::{ActionType, DeletionPolicy, IntOrPercent, OnNewRevision, RollbackType};
 use starling_core::simulate::{Fate, Member};
 
 use crate::arbitrary::{self, t};
@@ -100,36 +99,34 @@ fn spec() -> impl Strategy<Value = Spec> {
     ]);
     let rollback = select(vec![RollbackType::Staged, RollbackType::Immediate]);
     let unselected = select(vec![IntOrPercent::Int(1), IntOrPercent::Percent(100)]);
-    let policies = (policy, rollback, unselected);
+    let when_unselected = select(vec![DeletionPolicy::Orphan, DeletionPolicy::Delete]);
+    let policies = (policy, rollback, unselected, when_unselected);
     (arbitrary::strategy(), policies).prop_map(
-        |(mut strategy, (on_new_revision, rollback, max_unselected))| {
+        |(mut strategy, (on_new_revision, rollback, max_unselected, when_unselected))| {
             strategy.windows.clear();
-            // Gates of external systems are not evaluated here.
-            for stage in &mut strategy.stages {
-                for gate in stage.before.iter_mut().chain(&mut stage.after) {
-                    if matches!(gate, Gate::Effect(_)) {
-                        *gate = Gate::Approval;
-                    }
-                }
-            }
             Spec {
                 strategy,
                 on_new_revision,
                 rollback,
                 max_unselected,
+                when_unselected,
             }
         },
     )
 }
 
 fn world() -> impl Strategy<Value = World> {
-    let clusters = vec((any::<u8>(), 1u64..400), 1..10);
+    let clusters = vec((any::<u8>(), 1u64..400, any::<u8>()), 1..10);
     (spec(), clusters).prop_map(|(spec, clusters)| {
         let stages = spec.strategy.stages.len();
-        let clusters = clusters.into_iter().enumerate().map(|(n, (stage, takes))| {
+        let clusters = clusters.into_iter().enumerate().map(|(n, (stage, takes, old))| {
             let member = Member::new(&format!("uid-{n}"), BTreeMap::new(), Duration::from_secs(takes));
             let cluster = Cluster::new(member, usize::from(stage) % stages);
-            (format!("c{n}"), cluster)
+            let has_old = old % 4 == 0;
+            (
+                format!("c{n}"),
+                if has_old { cluster.with_old() } else { cluster },
+            )
         });
         World::new(t(0), spec, clusters.collect())
     })
@@ -174,8 +171,9 @@ fn happen(machine: &mut Machine, event: &Event) {
         Event::Tick => {
             let planned = machine.rechecks_at();
             let clusters = machine.world.api.clusters.values();
-            let own = clusters.filter_map(|cluster| cluster.member.next_time());
-            if let Some(next) = own.chain(planned).filter(|at| *at > now).min() {
+            let own = clusters.filter_map(|cluster| cluster.next_time());
+            let gates = machine.memory.gates.next_time(now);
+            if let Some(next) = own.chain(planned).chain(gates).filter(|at| *at > now).min() {
                 machine.world.go_to(next);
             }
         }

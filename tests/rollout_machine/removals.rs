@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use starling_api::DeletionPolicy;
 use starling_core::simulate::Fate;
 use starling_ledger::AdmissionOutcome;
 
@@ -196,5 +197,65 @@ fn a_cluster_that_is_missing_only_in_a_cache_keeps_its_sync() {
     assert_eq!(
         (violations, sync_stays),
         (vec![Violation::RemovedSelected { cluster }], false)
+    );
+}
+
+/// Every cluster has a Sync of an entry that no release has any more, and clusters that leave lose their objects.
+fn world_with_old_entry() -> World {
+    let mut world = world();
+    world.spec.when_unselected = DeletionPolicy::Delete;
+    for cluster in world.api.clusters.values_mut() {
+        *cluster = cluster.clone().with_old();
+    }
+    world
+}
+
+/// One cluster leaves with both Syncs.
+async fn old_entry_goes(machine: &mut Machine) -> Result<Vec<End>, String> {
+    machine.watch(Updates::ALL);
+    while machine.world.api.clusters["c1"].member.observed.is_none() {
+        machine.pass().await;
+        let later = machine.world.now + Duration::from_secs(1);
+        machine.world.go_to(later);
+    }
+    machine.world.select("c6", false);
+    let first = run_until_idle(machine, true).await?;
+    let stays = machine
+        .world
+        .api
+        .clusters
+        .iter()
+        .filter(|(_, cluster)| cluster.old.is_some());
+    let stays: Vec<&String> = stays.map(|(name, _)| name).collect();
+    if stays.is_empty() {
+        Ok(vec![first])
+    } else {
+        Err(format!("{stays:?} keep the entry"))
+    }
+}
+
+#[test]
+fn a_removed_entry_leaves_every_cluster_despite_a_fault_at_any_effect() {
+    block_on(async {
+        let (outcome, effects) = with_every_fault(world_with_old_entry, old_entry_goes).await;
+        let mut clusters = all_on("r0");
+        clusters.insert("c6".to_owned(), (None, false));
+        assert_eq!(outcome.clusters, clusters);
+        assert_eq!(outcome.ends, [End::Succeeded]);
+        assert!(effects > 40, "{effects} effects are no history");
+    });
+}
+
+#[test]
+fn the_removal_of_an_entry_before_its_journal_entry_is_found() {
+    let violations = block_on(violation_of(
+        Order::JournalLast,
+        world_with_old_entry(),
+        old_entry_goes,
+    ));
+    let cluster = "c1".to_owned();
+    assert!(
+        violations.contains(&Violation::RemovalNotInJournal { cluster }),
+        "{violations:?}"
     );
 }

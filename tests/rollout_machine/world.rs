@@ -2,17 +2,20 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use starling_api::{
-    ActionType, EntryRevision, IntOrPercent, OnNewRevision, RollbackType, RolloutAction, RolloutActionSpec,
-    RolloutApproval, RolloutApprovalSpec, RolloutPhase, RolloutStatus, SyncEntry, SyncGroupStatus,
+    ActionType, DeletionPolicy, EntryRevision, IntOrPercent, OnNewRevision, RollbackType, RolloutAction,
+    RolloutActionSpec, RolloutApproval, RolloutApprovalSpec, RolloutPhase, RolloutStatus, SyncEntry,
+    SyncGroupStatus,
 };
 use starling_core::deletion_budget::Left;
+use starling_core::gate::Side;
 use starling_core::journal::RecordedPlan;
 use starling_core::membership::{Deselection, Members, deselection};
-use starling_core::plan::{Progress, Strategy};
+use starling_core::plan::{Progress, Reach, Strategy};
 use starling_core::rollout::{AdmissionRef, ReleaseSnapshot, Removal};
 use starling_core::simulate::Member;
 use starling_ledger::AdmissionRecord;
@@ -23,12 +26,16 @@ use crate::invariants::{self, Violation};
 pub(crate) const GROUP: &str = "shop";
 /// Its UID.
 pub(crate) const UID: &str = "uid-of-shop";
-/// Its only entry: the number of entries is irrelevant here.
+/// The only entry of its releases: their number is irrelevant here.
 pub(crate) const ENTRY: &str = "app";
+/// An entry that no release has any more.
+pub(crate) const OLD_ENTRY: &str = "old";
+/// The time that a member takes to delete the objects of a Sync.
+const DELETION: Duration = Duration::from_secs(5);
 
-/// The name of the Sync on a cluster.
-pub(crate) fn sync_name(cluster: &str) -> String {
-    format!("{GROUP}-{ENTRY}-{cluster}")
+/// The name of the Sync of an entry on a cluster.
+pub(crate) fn sync_name(entry: &str, cluster: &str) -> String {
+    format!("{GROUP}-{entry}-{cluster}")
 }
 
 /// A release. Its digest is its revision, and its target on every cluster: its content is irrelevant here.
@@ -52,6 +59,7 @@ pub(crate) struct Spec {
     pub(crate) on_new_revision: OnNewRevision,
     pub(crate) rollback: RollbackType,
     pub(crate) max_unselected: IntOrPercent,
+    pub(crate) when_unselected: DeletionPolicy,
 }
 
 /// A cluster, with its Sync.
@@ -62,8 +70,19 @@ pub(crate) struct Cluster {
     pub(crate) stage: usize,
     /// The rollout in its Sync.
     pub(crate) rollout: i64,
+    /// When the deletion of its Sync began.
+    pub(crate) removing_since: Option<Timestamp>,
+    /// Its Sync of the entry that no release has.
+    pub(crate) old: Option<OldSync>,
     /// Whether the group selects it. A cluster that is not selected has no Cluster object any more.
     pub(crate) is_selected: bool,
+}
+
+/// A Sync of an entry that no release has any more.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct OldSync {
+    /// When its deletion began.
+    pub(crate) removing_since: Option<Timestamp>,
 }
 
 impl Cluster {
@@ -73,14 +92,70 @@ impl Cluster {
             member,
             stage,
             rollout: 0,
+            removing_since: None,
+            old: None,
             is_selected: true,
         }
+    }
+
+    /// Adds a Sync of the entry that no release has.
+    pub(crate) fn with_old(mut self) -> Self {
+        self.old = Some(OldSync::default());
+        self
     }
 
     /// Removes its Sync.
     pub(crate) fn drop_sync(&mut self) {
         self.member.observed = None;
+        self.removing_since = None;
         self.rollout = 0;
+    }
+
+    /// Removes or begins to delete the Sync of an entry.
+    fn remove(&mut self, entry: &str, policy: DeletionPolicy, now: Timestamp) {
+        match (entry == OLD_ENTRY, policy) {
+            (true, DeletionPolicy::Orphan) => self.old = None,
+            (true, DeletionPolicy::Delete) => {
+                if let Some(old) = &mut self.old {
+                    old.removing_since.get_or_insert(now);
+                }
+            }
+            (false, DeletionPolicy::Orphan) => self.drop_sync(),
+            (false, DeletionPolicy::Delete) => {
+                self.removing_since.get_or_insert(now);
+            }
+        }
+    }
+
+    /// Applies what happens by itself up to now.
+    fn live(&mut self, now: Timestamp) {
+        self.member.live(now);
+        let is_gone = |since: Option<Timestamp>| since.is_some_and(|since| since + DELETION <= now);
+        if self.member.reach != Reach::Ready {
+            return;
+        }
+        if is_gone(self.removing_since) {
+            self.drop_sync();
+        }
+        if self.old.is_some_and(|old| is_gone(old.removing_since)) {
+            self.old = None;
+        }
+    }
+
+    /// Whether it has a Sync that is not being deleted.
+    fn has_staying_sync(&self) -> bool {
+        let stays = self.member.observed.is_some() && self.removing_since.is_none();
+        stays || self.old.is_some_and(|old| old.removing_since.is_none())
+    }
+
+    /// Returns when something happens by itself next.
+    pub(crate) fn next_time(&self) -> Option<Timestamp> {
+        let begun = [self.removing_since, self.old.and_then(|old| old.removing_since)];
+        let is_ready = self.member.reach == Reach::Ready;
+        let ends = begun.into_iter().flatten().filter(|_| is_ready);
+        ends.map(|since| since + DELETION)
+            .chain(self.member.next_time())
+            .min()
     }
 }
 
@@ -126,7 +201,7 @@ impl Api {
         let with_sync = self
             .clusters
             .iter()
-            .filter(|(_, cluster)| cluster.member.observed.is_some());
+            .filter(|(_, cluster)| cluster.has_staying_sync());
         deselection(Members {
             previous: &with_sync.map(|(name, _)| name.clone()).collect(),
             selected: &self.selected().map(|(name, _)| name.clone()).collect(),
@@ -143,6 +218,8 @@ impl Api {
         if let (Some(here), Some(there)) = (self.clusters.get_mut(name), other.clusters.get(name)) {
             here.member.observed.clone_from(&there.member.observed);
             here.rollout = there.rollout;
+            here.removing_since = there.removing_since;
+            here.old = there.old;
         }
     }
 
@@ -155,6 +232,16 @@ impl Api {
             }
         }
     }
+}
+
+/// A gate of a rollout: its stage, its side, its index, and when it began.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct GateKey {
+    pub(crate) rollout: i64,
+    pub(crate) stage: String,
+    pub(crate) side: Side,
+    pub(crate) index: usize,
+    pub(crate) begun_at: Timestamp,
 }
 
 /// A Sync as the controller writes it.
@@ -184,6 +271,8 @@ pub(crate) struct World {
     pub(crate) writes: usize,
     /// Whether a cluster has left the group, so that there may be fewer slots.
     pub(crate) has_shrunk: bool,
+    /// The gates that other systems were asked to decide.
+    pub(crate) evaluated_gates: BTreeSet<GateKey>,
     serial: u32,
     offers: u32,
 }
@@ -208,6 +297,7 @@ impl World {
             releases: BTreeSet::new(),
             writes: 0,
             has_shrunk: false,
+            evaluated_gates: BTreeSet::new(),
             serial: 0,
             offers: 0,
         }
@@ -301,9 +391,15 @@ impl World {
         self.writes += 1;
         self.violations
             .extend(invariants::of_removal(self, removal, journal, cache));
+        let now = self.now;
         if let Some(cluster) = self.api.clusters.get_mut(&removal.cluster) {
-            cluster.drop_sync();
+            cluster.remove(&removal.entry, removal.policy, now);
         }
+    }
+
+    /// Asks other systems to decide gates.
+    pub(crate) fn evaluate_gates(&mut self, open: &[GateKey]) {
+        self.evaluated_gates.extend(open.iter().cloned());
     }
 
     /// Deletes releases that are not named.
@@ -318,7 +414,7 @@ impl World {
     pub(crate) fn go_to(&mut self, now: Timestamp) {
         self.now = now;
         for cluster in self.api.clusters.values_mut() {
-            cluster.member.live(now);
+            cluster.live(now);
         }
     }
 
@@ -327,6 +423,10 @@ impl World {
         if let Some(cluster) = self.api.clusters.get_mut(cluster) {
             cluster.is_selected = is_selected;
             self.has_shrunk |= !is_selected;
+            // A Sync that is being deleted goes before the group writes another one.
+            if is_selected && cluster.removing_since.is_some() {
+                cluster.drop_sync();
+            }
         }
     }
 

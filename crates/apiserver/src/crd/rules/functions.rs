@@ -171,7 +171,11 @@ fn nanoseconds(value: &str, unit: &str) -> Option<u64> {
     let whole: u64 = if whole.is_empty() { 0 } else { whole.parse().ok()? };
     // Eighteen digits are more than the smallest fraction of an hour.
     let digits = &fraction[..fraction.len().min(18)];
-    let part: u64 = if digits.is_empty() { 0 } else { digits.parse().ok()? };
+    let part: u64 = if digits.is_empty() {
+        0
+    } else {
+        digits.parse().ok()?
+    };
     let scale = 10_u128.pow(u32::try_from(digits.len()).ok()?);
     let part = u64::try_from(u128::from(part) * u128::from(unit) / scale).ok()?;
     whole.checked_mul(unit)?.checked_add(part)
