@@ -220,16 +220,19 @@ impl Caches {
     }
 
     /// Removes the values that are valid for a generation of an object, or for a stored object. After the management
-    /// cluster was set back, other objects may get the same generations, and what was stored may be gone.
+    /// cluster was set back, other objects may get the same generations, and what was stored may be gone. So may a
+    /// status that an attempt of this process has written: the status from before it must not pass for the one that
+    /// could not be written, or the records of a lost release would count as current.
     pub(super) fn forget_computed(&self) {
         let SourceCaches { origins, pins: _ } = &self.source;
+        let SyncCaches { attempts, .. } = &self.sync;
         let GroupCaches {
             release_snapshots,
             selections,
             plan_memos,
             ..
         } = &self.group;
-        let computed: [&dyn PerObject; 4] = [origins, release_snapshots, selections, plan_memos];
+        let computed: [&dyn PerObject; 5] = [origins, attempts, release_snapshots, selections, plan_memos];
         for cache in computed {
             cache.retain(&|_| false);
         }

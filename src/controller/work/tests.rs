@@ -313,6 +313,15 @@ async fn what_was_computed_for_a_generation_ends_when_the_management_cluster_is_
         .zip(&after)
         .filter(|(before, after)| before != after);
     let forgotten: Vec<Loop> = forgotten.map(|((of, _), _)| *of).collect();
-    let expected = [Loop::Source, Loop::SyncGroup, Loop::SyncGroup, Loop::SyncGroup];
-    assert_eq!(forgotten, expected, "origins, releases, selections, memos");
+    let expected = [
+        Loop::Source,
+        Loop::Sync,
+        Loop::SyncGroup,
+        Loop::SyncGroup,
+        Loop::SyncGroup,
+    ];
+    assert_eq!(
+        forgotten, expected,
+        "origins, attempts, releases, selections, memos"
+    );
 }
