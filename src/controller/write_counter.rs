@@ -206,7 +206,10 @@ impl WriteCounter {
         if let Some(timeline) = &lock(&self.state).timeline {
             return Ok(timeline.clone());
         }
-        let timeline = Timeline::new(&self.hub.random_uid().await?);
+        // A management cluster that draws its UIDs from a stored position, as the embedded one does, gives the same UID
+        // to two processes that start from copies of one backup. They do not start at the same time.
+        let random = self.hub.random_uid().await?;
+        let timeline = Timeline::new(&format!("{random} {}", self.clock.now()));
         lock(&self.state).timeline = Some(timeline.clone());
         Ok(timeline)
     }
