@@ -15,6 +15,9 @@ use super::numbers::WriteNumbers;
 use super::stored::{Held, Stored};
 use super::transport::Member;
 
+/// How often the number of a removal is written after other removals came in between.
+const REMOVAL_TRIES: usize = 8;
+
 impl Member {
     /// Returns the number of the last write to the objects of an owner; `None` if the member has none.
     ///
@@ -82,6 +85,38 @@ impl Member {
         }
     }
 
+    /// Leaves the number of a removal on the member, because the inventory goes with the number in it.
+    ///
+    /// There is one place for all Syncs, and only a Sync without an inventory reads it otherwise. So the number that is
+    /// there is checked before it is replaced, and of two removals at the same time the higher number stays.
+    async fn record_removal(
+        &self,
+        numbers: &dyn WriteNumbers,
+        number: &WriteNumber,
+        attempt: &Attempt,
+    ) -> Result<(), MemberError> {
+        let installation = numbers.installation();
+        let mut tries = 0;
+        loop {
+            let found = self.read_removal_versioned(installation, attempt).await?;
+            let version = match &found {
+                Some((_, found)) if found.is_later_than(number) => {
+                    return Ok(numbers.check(found).await?);
+                }
+                Some((version, found)) => {
+                    numbers.check(found).await?;
+                    Some(version)
+                }
+                None => None,
+            };
+            match self.write_removal(installation, version, number, attempt).await {
+                // Another removal came in between.
+                Err(MemberError::Conflict { .. }) if tries < REMOVAL_TRIES => tries += 1,
+                written => return written,
+            }
+        }
+    }
+
     /// Writes the inventory of an attempt, unless it is unchanged.
     ///
     /// # Errors
@@ -96,8 +131,7 @@ impl Member {
         }
         let number = self.number(attempt).await?;
         if let (Some(numbers), Some(number), true) = (self.numbers(), &number, desired.is_empty()) {
-            self.write_removal(numbers.installation(), number, attempt)
-                .await?;
+            self.record_removal(numbers, number, attempt).await?;
         }
         stored.number = number.or(stored.number.take());
         self.write_stored(owner, stored, desired, attempt).await

@@ -1,14 +1,18 @@
 //! Members remember the number of the last write, and nothing is written without one (ADR 40).
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use serde_json::json;
 use starling_core::object::RenderedObject;
 use starling_core::restore::{KnownWrites, Timeline, WriteNumber};
-use starling_member::{DeleteJob, MemberError, NoBudgets, NumberError, WriteNumbers};
+use starling_member::{
+    DeleteJob, DeleteOutcome, MemberError, NoBudgets, NumberError, WriteNumbers,
+};
 use starling_testkit::{Fault, FaultProxy, Match};
 
 use crate::world::{World, connect_to, soon};
@@ -20,6 +24,10 @@ struct Hub {
     unavailable: bool,
     /// That of the test, because tests share a member.
     installation: String,
+    /// Another process counts now, in another timeline.
+    is_restarted: AtomicBool,
+    /// Another attempt has found that the management cluster was set back.
+    refuses: AtomicBool,
 }
 
 impl WriteNumbers for Hub {
@@ -31,14 +39,20 @@ impl WriteNumbers for Hub {
         let taken = if self.unavailable {
             Err(NumberError::Hub("no connection".into()))
         } else {
-            let before = self.known.lock().unwrap().take(&Timeline::new("a"), 1);
+            let timeline = if self.is_restarted.load(Ordering::SeqCst) {
+                "b"
+            } else {
+                "a"
+            };
+            let before = self.known.lock().unwrap().take(&Timeline::new(timeline), 1);
             Ok(before.next())
         };
         async { taken }.boxed()
     }
 
     fn refusal(&self) -> Option<NumberError> {
-        None
+        let refuses = self.refuses.load(Ordering::SeqCst);
+        refuses.then(|| NumberError::SetBack("set back".into()))
     }
 
     fn check<'a>(&'a self, found: &'a WriteNumber) -> BoxFuture<'a, Result<(), NumberError>> {
@@ -226,6 +240,75 @@ async fn a_sync_that_was_removed_is_not_applied_again() {
 
     *hub.known.lock().unwrap() = after;
     world.apply_ok(&objects).await;
+}
+
+async fn delete(world: &World, owner: &str) -> DeleteOutcome {
+    let job = DeleteJob {
+        owner,
+        siblings: &BTreeSet::new(),
+        budgets: &NoBudgets,
+        confirm: &Default::default(),
+        approved: "",
+        deadline: soon(),
+    };
+    world.member.delete(job).await
+}
+
+async fn removal(world: &World, installation: &str) -> String {
+    let removal = world.member.last_removal(installation, soon()).await.unwrap();
+    removal.unwrap().to_string()
+}
+
+/// Guards against a removal that hides the number of one that the management cluster does not know.
+#[tokio::test]
+async fn a_later_removal_does_not_hide_a_lost_one() {
+    let (mut world, _proxy, hub) = world("hidden", Hub::default()).await;
+    let objects = maps(&world, "1");
+    world.apply_ok(&objects).await;
+    let first = world.owner.clone();
+    world.owner = format!("{}2", &first[..31]);
+    let other = vec![world.map("z", &json!({"value": "1"}))];
+    world.records.clear();
+    world.apply_ok(&other).await;
+    let backup = hub.known.lock().unwrap().clone();
+    assert!(delete(&world, &first).await.is_complete());
+    assert_eq!(removal(&world, "hidden").await, taken(3));
+
+    *hub.known.lock().unwrap() = backup;
+    hub.is_restarted.store(true, Ordering::SeqCst);
+    let deleted = delete(&world, &world.owner).await;
+    assert!(
+        matches!(deleted.interrupted, Some(MemberError::SetBack { .. })),
+        "{deleted:?}"
+    );
+    assert_eq!(removal(&world, "hidden").await, taken(3));
+}
+
+/// Guards against removals at the same time of which the one with the lower number is written last.
+#[tokio::test]
+async fn of_two_removals_the_higher_number_stays() {
+    let (mut world, proxy, _) = world("higher", Hub::default()).await;
+    let first = world.owner.clone();
+    let second = format!("{}2", &first[..31]);
+    for (owner, name) in [(&first, "x"), (&second, "y")] {
+        world.owner.clone_from(owner);
+        world.records.clear();
+        let objects = vec![world.map(name, &json!({"value": "1"}))];
+        world.apply_ok(&objects).await;
+    }
+    // The first one takes its number, and its write waits at the member while the second one is done.
+    proxy.on(
+        Match::writes().path_ends_with("/configmaps/x"),
+        Fault::Latency(Duration::from_secs(2)),
+    );
+    let slow = delete(&world, &first);
+    let fast = async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        delete(&world, &second).await
+    };
+    let (slow, fast) = tokio::join!(slow, fast);
+    assert!(slow.is_complete() && fast.is_complete(), "{slow:?} {fast:?}");
+    assert_eq!(removal(&world, "higher").await, taken(4));
 }
 
 /// Guards against the number of a change that was not made: a stale read showed a drift that does not exist, and the
