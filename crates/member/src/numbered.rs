@@ -140,16 +140,7 @@ impl Member {
     /// Allows the first write of an object: takes a number and writes it to the inventory, if the inventory does not
     /// have it yet.
     pub(super) async fn before_write(&self, attempt: &Attempt) -> Result<(), MemberError> {
-        let Some(numbers) = self.numbers() else {
-            return Ok(());
-        };
-        // Requests of probes and checks write no objects.
-        if attempt.held.lock().await.is_none() {
-            return Ok(());
-        }
-        if let Some(refusal) = numbers.refusal() {
-            return Err(refusal.into());
-        }
+        self.check_refusal(attempt).await?;
         let number = self.number(attempt).await?;
         let mut held = attempt.held.lock().await;
         let Some(Held { owner, stored }) = held.as_mut() else {
@@ -161,6 +152,18 @@ impl Member {
             }
             // A member without an inventory gets one with the claim, before any object.
             Some(_) | None => Ok(()),
+        }
+    }
+
+    /// Checks that nothing forbids to write objects.
+    pub(super) async fn check_refusal(&self, attempt: &Attempt) -> Result<(), MemberError> {
+        // Requests of probes and checks write no objects.
+        if attempt.held.lock().await.is_none() {
+            return Ok(());
+        }
+        match self.numbers().and_then(WriteNumbers::refusal) {
+            Some(refusal) => Err(refusal.into()),
+            None => Ok(()),
         }
     }
 

@@ -1,6 +1,7 @@
 //! Members remember the number of the last write, and nothing is written without one (ADR 40).
 
 use std::collections::BTreeSet;
+use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -11,9 +12,9 @@ use serde_json::json;
 use starling_core::object::RenderedObject;
 use starling_core::restore::{KnownWrites, Timeline, WriteNumber};
 use starling_member::{
-    DeleteJob, DeleteOutcome, MemberError, NoBudgets, NumberError, WriteNumbers,
+    DeleteJob, DeleteOutcome, Member, MemberConfig, MemberError, MemberLimits, NoBudgets, NumberError, WriteNumbers,
 };
-use starling_testkit::{Fault, FaultProxy, Match};
+use starling_testkit::{Fault, FaultProxy, Match, RequestInfo};
 
 use crate::world::{World, connect_to, soon};
 
@@ -309,6 +310,35 @@ async fn of_two_removals_the_higher_number_stays() {
     let (slow, fast) = tokio::join!(slow, fast);
     assert!(slow.is_complete() && fast.is_complete(), "{slow:?} {fast:?}");
     assert_eq!(removal(&world, "higher").await, taken(4));
+}
+
+/// Guards against writes that waited for the request limits while another attempt found the restore.
+#[tokio::test]
+async fn a_write_that_waited_for_the_limits_is_not_sent_after_a_finding() {
+    let (mut world, proxy, hub) = world("waiting", Hub::default()).await;
+    let first = maps(&world, "1");
+    world.apply_ok(&first).await;
+    // Both writes are allowed, and wait for the rate; the finding comes with the first one that is sent.
+    let limits = MemberLimits {
+        per_second: NonZeroU32::new(2).unwrap(),
+        burst: NonZeroU32::MIN,
+        ..MemberLimits::default()
+    };
+    let config = MemberConfig::from_kubeconfig(&proxy.kubeconfig_yaml()).unwrap();
+    world.member = Member::connect(config, limits).unwrap().numbered(hub.clone());
+    let finding = move |_, _: &RequestInfo| hub.refuses.store(true, Ordering::SeqCst);
+    proxy.on(
+        Match::writes().and(|request| !request.path.contains("starling-system")),
+        Fault::hook(finding),
+    );
+    let seen = proxy.requests().len();
+    let second = maps(&world, "2");
+    let outcome = world.apply(&second).await;
+    assert!(
+        matches!(outcome.interrupted, Some(MemberError::SetBack { .. })),
+        "{outcome:?}"
+    );
+    assert_eq!(writes(&proxy, seen).len(), 2, "the number, and one object");
 }
 
 /// Guards against the number of a change that was not made: a stale read showed a drift that does not exist, and the
