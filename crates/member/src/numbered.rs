@@ -117,6 +117,19 @@ impl Member {
         }
     }
 
+    /// Leaves a number with the objects of an owner that stay on the member without a Sync. People may change them from
+    /// now on, so a management cluster that does not know of it must not write them again. A member without an
+    /// inventory of the owner has no such objects.
+    ///
+    /// # Errors
+    /// As [`Self::read_inventory`]; [`MemberError::SetBack`] if the management cluster was set back, and
+    /// [`MemberError::NoNumber`] if it gave no number.
+    pub async fn record_release(&self, owner: &str, deadline: Instant) -> Result<(), MemberError> {
+        let attempt = Attempt::until(deadline);
+        self.hold_inventory(owner, &attempt).await?;
+        self.before_write(&attempt).await
+    }
+
     /// Writes the inventory of an attempt, unless it is unchanged.
     ///
     /// # Errors

@@ -312,6 +312,32 @@ async fn of_two_removals_the_higher_number_stays() {
     assert_eq!(removal(&world, "higher").await, taken(4));
 }
 
+/// Guards against objects that were let go of since the backup, edited by people, and taken back unnoticed.
+#[tokio::test]
+async fn objects_that_were_let_go_of_remember_it() {
+    let (mut world, proxy, hub) = world("letgo", Hub::default()).await;
+    let objects = maps(&world, "1");
+    world.apply_ok(&objects).await;
+    let backup = hub.known.lock().unwrap().clone();
+    world.member.record_release(&world.owner, soon()).await.unwrap();
+    assert_eq!(number(&world).await, taken(2));
+    world.edit("x", &json!({"data": {"value": "theirs"}})).await;
+
+    *hub.known.lock().unwrap() = backup;
+    let seen = proxy.requests().len();
+    world.records.clear();
+    let outcome = world.apply(&objects).await;
+    assert!(
+        matches!(outcome.interrupted, Some(MemberError::SetBack { .. })),
+        "{outcome:?}"
+    );
+    let none: [String; 0] = [];
+    assert_eq!(writes(&proxy, seen), none);
+    // Where there are no objects, there is nothing to remember.
+    world.member.record_release("0".repeat(32).as_str(), soon()).await.unwrap();
+    assert_eq!(writes(&proxy, seen), none);
+}
+
 /// Guards against writes that waited for the request limits while another attempt found the restore.
 #[tokio::test]
 async fn a_write_that_waited_for_the_limits_is_not_sent_after_a_finding() {
