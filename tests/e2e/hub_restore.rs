@@ -49,6 +49,11 @@ impl Backup {
         restore::<Source>(fleet, &self.sources).await?;
         restore::<SyncGroup>(fleet, &self.groups).await?;
         restore::<SyncResource>(fleet, &self.syncs).await?;
+        self.restore_numbers(fleet).await
+    }
+
+    /// Restores the numbers of writes alone.
+    async fn restore_numbers(&self, fleet: &Fleet) -> Result<()> {
         let api = installations(fleet);
         let before = self.installation.clone().context("the installation")?;
         let mut now = api.get(INSTALLATION).await?;
@@ -404,4 +409,32 @@ async fn what_a_person_has_brought_up_to_date_is_not_written() -> Result<()> {
     let none: Vec<String> = Vec::new();
     assert_eq!(writes(fleet, since)?, none);
     Ok(())
+}
+
+/// Guards against gates and admissions before the first write: a management cluster that has nothing to write noticed
+/// nothing, because only an attempt that wrote compared the numbers.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restore_is_noticed_at_the_start_where_everything_is_in_step() -> Result<()> {
+    let fleet = Fleet::start(FleetOptions {
+        members: MEMBERS.len(),
+        proxied: true,
+        ..FleetOptions::default()
+    })
+    .await?;
+    let repo = GitRepo::init()?;
+    let first = commit(&repo, &[("a", "one")], "kept")?;
+    let controller = fleet.controller(program(), &[])?;
+    day_1(&fleet, &repo, &first).await?;
+    let backup = Backup::of(&fleet).await?;
+    let second = commit(&repo, &[("a", "two")], "kept")?;
+    follow(&fleet, &repo, &second).await?;
+    fleet.rollout(CHANGED, &second, RolloutPhase::Succeeded).await?;
+    ensure!(controller.stop(TIMEOUT).await?.success(), "a clean stop");
+
+    backup.restore_numbers(&fleet).await?;
+    let since = Timestamp::now();
+    let controller = fleet.controller(program(), &[])?;
+    detected(&fleet, since)
+        .await
+        .with_context(|| controller.log_tail(40).unwrap_or_default())
 }

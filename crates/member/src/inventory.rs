@@ -20,7 +20,7 @@ use tokio::time::Instant;
 use super::attempt::Attempt;
 use super::call::{Call, JSON, METADATA, Operation};
 use super::error::MemberError;
-use super::metadata::Partial;
+use super::metadata::{ListMetadata, Partial};
 use super::paths;
 use super::stored::{Stored, Version};
 use super::transport::Member;
@@ -28,6 +28,12 @@ use super::transport::Member;
 /// Maximum number of shards that are read: 65,000 objects, three times the limit of a render. Bounds the reads from a
 /// member that always returns one more shard.
 const SHARDS_LIMIT: usize = 16;
+
+/// ConfigMaps on one page of the list of inventories: most of them have some kilobytes, and a page must stay below the
+/// limit of a response.
+const MAPS_PAGE: usize = 100;
+/// Pages of this list at most: as many inventories as a member is likely to have, and ten times more.
+const MAPS_PAGES: usize = 20;
 
 /// One shard, as read from the member.
 struct ShardRead {
@@ -272,6 +278,57 @@ impl Member {
             Some(version) => as_user.write_map(&name, version, data, attempt).await.map(drop),
             None => as_user.create_map(&name, data, attempt).await,
         }
+    }
+
+    /// Lists the ConfigMaps of all inventories, and returns each name with its data.
+    pub(super) async fn list_maps(
+        &self,
+        attempt: &Attempt,
+    ) -> Result<Vec<(String, BTreeMap<String, String>)>, MemberError> {
+        #[derive(Deserialize)]
+        struct Named {
+            name: String,
+        }
+        #[derive(Deserialize)]
+        struct ConfigMap {
+            metadata: Named,
+            #[serde(default)]
+            data: BTreeMap<String, String>,
+        }
+        #[derive(Deserialize)]
+        struct List {
+            #[serde(default)]
+            metadata: ListMetadata,
+            #[serde(default)]
+            items: Vec<ConfigMap>,
+        }
+        let operation = Operation::kind("list", "ConfigMap");
+        let selector = paths::escaped("app.kubernetes.io/managed-by=starling");
+        let first = format!(
+            "/api/v1/namespaces/{SYSTEM_NAMESPACE}/configmaps?limit={MAPS_PAGE}&labelSelector={selector}"
+        );
+        let (mut maps, mut next) = (Vec::new(), String::new());
+        for _ in 0..MAPS_PAGES {
+            let path = if next.is_empty() {
+                first.clone()
+            } else {
+                format!("{first}&continue={}", paths::escaped(&next))
+            };
+            let response = self
+                .as_kubeconfig_user()
+                .send(Call::get(operation, path, JSON), attempt)
+                .await?;
+            let page: List = response.parse(operation)?;
+            maps.extend(page.items.into_iter().map(|map| (map.metadata.name, map.data)));
+            next = page.metadata.next;
+            if next.is_empty() {
+                return Ok(maps);
+            }
+        }
+        Err(MemberError::Garbage {
+            request: operation.to_string(),
+            problem: format!("the list has more than {MAPS_PAGES} pages"),
+        })
     }
 
     /// Creates one ConfigMap. An apply cannot require that there is none.

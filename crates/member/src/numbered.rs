@@ -4,8 +4,11 @@
 //! first write. The inventory has this number before any object is written: whatever becomes of the attempt, the member
 //! remembers it.
 
+use std::collections::BTreeSet;
+
+use starling_api::INVENTORY_PREFIX;
 use starling_core::inventory::Inventory;
-use starling_core::inventory::format;
+use starling_core::inventory::format::{self, DATA_KEY, REMOVALS_KEY};
 use starling_core::restore::WriteNumber;
 use tokio::time::{Instant, timeout_at};
 
@@ -41,6 +44,60 @@ impl Member {
         deadline: Instant,
     ) -> Result<Option<WriteNumber>, MemberError> {
         self.read_removal(installation, &Attempt::until(deadline)).await
+    }
+
+    /// Compares all numbers that the member has with those that the management cluster knows: those in the inventories
+    /// of these owners, and that of the last removal. One request, or one for each of them if the account may not list
+    /// the inventories, or if they are too large for a list.
+    ///
+    /// # Errors
+    /// [`MemberError::SetBack`] if the management cluster does not know one of them; any other error of the requests.
+    pub async fn check_numbers(&self, owners: &BTreeSet<String>, deadline: Instant) -> Result<(), MemberError> {
+        let Some(numbers) = self.numbers() else {
+            return Ok(());
+        };
+        let attempt = Attempt::until(deadline);
+        let maps = match self.list_maps(&attempt).await {
+            Ok(maps) => maps,
+            Err(MemberError::Forbidden { .. } | MemberError::TooLarge { .. } | MemberError::Garbage { .. }) => {
+                return self.check_each(numbers, owners, &attempt).await;
+            }
+            Err(error) => return Err(error),
+        };
+        let removals = format::removals_name(numbers.installation());
+        for (name, data) in maps {
+            let is_ours = |owner: &str| owners.contains(owner);
+            let found = if name == removals {
+                data.get(REMOVALS_KEY).and_then(|text| text.parse().ok())
+            } else if name.strip_prefix(INVENTORY_PREFIX).is_some_and(is_ours) {
+                // An inventory that cannot be read is reported by the attempts of its Sync, which write nothing.
+                let text = data.get(DATA_KEY);
+                text.and_then(|text| format::parse_number(text).ok().flatten())
+            } else {
+                None
+            };
+            if let Some(found) = found {
+                numbers.check(&found).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn check_each(
+        &self,
+        numbers: &dyn WriteNumbers,
+        owners: &BTreeSet<String>,
+        attempt: &Attempt,
+    ) -> Result<(), MemberError> {
+        if let Some(found) = self.read_removal(numbers.installation(), attempt).await? {
+            numbers.check(&found).await?;
+        }
+        for owner in owners {
+            if let Some(found) = self.read_stored(owner, attempt).await?.number {
+                numbers.check(&found).await?;
+            }
+        }
+        Ok(())
     }
 
     /// Reads the inventory for an attempt, and keeps it in the attempt. Returns its entries.

@@ -135,6 +135,7 @@ fn fill(context: &Context, name: &str) {
     context.caches.cluster.connections.put(&key, Arc::new(connection));
     context.caches.cluster.availability.lost(&key, Contact::Probe);
     context.caches.cluster.token_renewals.set(&key, now);
+    context.caches.cluster.looks.tried(&key, true);
 
     context.caches.sync.deadlines.set(&key, now);
     context
@@ -280,6 +281,34 @@ async fn what_is_gone_leaves_every_cache() {
     context.caches.cluster.availability.lost(&gone, Contact::Work);
     context.caches.forget_gone(&context.objects);
     each_has(&context, &["stays"]);
+}
+
+/// A Cluster that the last process has left as Ready.
+fn ready_cluster(context: &Context, name: &str) {
+    let cluster = serde_json::from_value(json!({
+        "apiVersion": "starling.dev/v1alpha1", "kind": "Cluster",
+        "metadata": {"name": name, "namespace": "ns", "uid": format!("Cluster-{name}"), "resourceVersion": "2"},
+        "spec": {"kubeConfig": {"secretRef": {"name": "s"}}},
+        "status": {"conditions": [{"type": "Ready", "status": "True", "reason": "R", "message": "m",
+            "lastTransitionTime": "2026-01-01T00:00:00Z"}]},
+    }));
+    drop(context.objects.clusters.observe_write(cluster.unwrap()));
+}
+
+/// Guards against a gate that is asked again after a restore of the management cluster, because a group was reconciled
+/// before any member was looked at.
+#[tokio::test]
+async fn a_group_waits_until_its_members_were_looked_at() {
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    let directory = tempfile::tempdir().unwrap();
+    let context = context(directory.path()).await;
+    observe(&context, "a", false);
+    ready_cluster(&context, "a");
+    let key = ObjectKey::new("ns", "a");
+    let waits = Some(Next::After(crate::controller::waits::LOOK_CHECK));
+    assert_eq!(reconcile(Loop::SyncGroup, &context, &key).await.ok(), waits);
+    context.caches.cluster.looks.tried(&key, true);
+    assert_ne!(reconcile(Loop::SyncGroup, &context, &key).await.ok(), waits);
 }
 
 /// After the management cluster was set back, another edit of a group may get the generation of a lost one.
