@@ -19,9 +19,10 @@ use super::super::caches::plan_memo::PlanMemo;
 use super::super::gates::{GateTools, Open};
 use super::super::hub::testing;
 use super::super::ports::Ports;
-use super::super::run::{Settings, assemble};
+use super::super::run::{Settings, assemble, may_delete};
 use super::super::tree_renderer::TreeRenderer;
 use super::*;
+use starling_core::restore::RestoreFinding;
 use starling_core::revision::Revision;
 use starling_core::rollout::{AdmissionRef, ReleaseSnapshot};
 use starling_git::{Credential, GitLimits, GitStore, RepoAccess, RepoUrl};
@@ -309,6 +310,26 @@ async fn a_group_waits_until_its_members_were_looked_at() {
     assert_eq!(reconcile(Loop::SyncGroup, &context, &key).await.ok(), waits);
     context.caches.cluster.looks.tried(&key, true);
     assert_ne!(reconcile(Loop::SyncGroup, &context, &key).await.ok(), waits);
+}
+
+/// Guards against a management cluster that is set back, and whose Sources and releases of the backup end the mirrors and
+/// pins of what came since.
+#[tokio::test]
+async fn nothing_that_seems_unused_is_deleted_while_the_installation_is_held() {
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    let directory = tempfile::tempdir().unwrap();
+    let context = context(directory.path()).await;
+    ready_cluster(&context, "eu");
+    assert!(!may_delete(&context), "the member was not looked at");
+    context.caches.cluster.looks.tried(&ObjectKey::new("ns", "eu"), true);
+    assert!(may_delete(&context));
+    let finding = RestoreFinding {
+        number: "a/7".parse().unwrap(),
+        witness: "Cluster ns/eu".to_owned(),
+        time: context.now(),
+    };
+    context.writes.hold(finding, true);
+    assert!(!may_delete(&context));
 }
 
 /// After the management cluster was set back, another edit of a group may get the generation of a lost one.
