@@ -44,6 +44,9 @@ pub struct DriftReport {
     pub left_alone: BTreeSet<ObjectId>,
     /// Objects with the label of another owner, and that owner.
     pub foreign: BTreeMap<ObjectId, String>,
+    /// Objects that Starling has applied for the owner, and that have no record: a member that was set back to a state
+    /// from before a prune has them again, and their lines in the inventory.
+    pub unrecorded: BTreeSet<ObjectId>,
     /// For each drifted object that still exists: the fields that Starling applied, and the other field managers.
     pub managers: BTreeMap<ObjectId, (FieldSet, Vec<Manager>)>,
     /// Kinds (`group`, `kind`) that could not be read: nothing is known about their objects.
@@ -80,12 +83,15 @@ struct Findings<'a> {
     differing: Vec<(&'a ObjectId, Finding)>,
     /// [`DriftReport::versions`].
     versions: Vec<(&'a ObjectId, String)>,
+    /// [`DriftReport::unrecorded`].
+    unrecorded: Vec<ObjectId>,
 }
 
 impl Findings<'_> {
     fn join(&mut self, mut more: Self) {
         self.differing.append(&mut more.differing);
         self.versions.append(&mut more.versions);
+        self.unrecorded.append(&mut more.unrecorded);
     }
 }
 
@@ -123,7 +129,12 @@ impl Member {
         };
         for (kind, result) in finished.results {
             match result {
-                Ok(Findings { differing, versions }) => {
+                Ok(Findings {
+                    differing,
+                    versions,
+                    unrecorded,
+                }) => {
+                    report.unrecorded.extend(unrecorded);
                     let versions = versions.into_iter().map(|(key, version)| (key.clone(), version));
                     report.versions.extend(versions);
                     differing
@@ -233,6 +244,7 @@ impl Member {
         let first = format!("{collection}?limit={PAGE}&labelSelector={selector}");
         let (mut listed, mut next) = (vec![false; known.len()], String::new());
         let mut findings = Findings::default();
+        let group = known.first().map_or("", |(key, _)| key.group.as_str());
         for _ in 0..PAGES {
             let path = if next.is_empty() {
                 first.clone()
@@ -245,6 +257,15 @@ impl Member {
             let page: PartialList<'_> = response.parse(operation)?;
             for Partial { metadata } in page.items() {
                 let Some(index) = position(known, metadata) else {
+                    // Controllers copy labels, and not entries of Starling.
+                    if metadata.is_applied() {
+                        findings.unrecorded.push(ObjectId {
+                            group: group.to_owned(),
+                            kind: kind.to_owned(),
+                            namespace: metadata.namespace.clone(),
+                            name: metadata.name.clone(),
+                        });
+                    }
                     continue;
                 };
                 // Each object counts once: a member may list one object a thousand times.
