@@ -438,3 +438,30 @@ async fn a_restore_is_noticed_at_the_start_where_everything_is_in_step() -> Resu
         .await
         .with_context(|| controller.log_tail(40).unwrap_or_default())
 }
+
+/// Guards against a plan that shows what leaves a group as if it were applied.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_plan_names_what_removed_entries_and_unselected_clusters_lose() -> Result<()> {
+    let set_back = SetBack::start().await?;
+    let (fleet, since) = (&set_back.fleet, set_back.since);
+    detected(fleet, since).await?;
+    let (_, before) = restore_plan(fleet).await?;
+    let spec = json!({"spec": {"whenUnselected": "Delete"}});
+    fleet.patch::<SyncGroup>(QUIET, spec).await?;
+    let labels = json!({"metadata": {"labels": {"tier": "none"}}});
+    fleet.patch::<starling_api::Cluster>("m3", labels).await?;
+    let (plan, after) = restore_plan(fleet).await?;
+    assert!(plan.contains("- ConfigMap default/quiet (quiet/app)"), "{plan}");
+    assert!(
+        plan.contains("shop/app: the SyncGroup does not select the cluster"),
+        "{plan}"
+    );
+    assert_ne!(before, after);
+
+    let entry = json!({"name": "other", "sourceRef": {"name": "fixed"}, "path": "./quiet"});
+    fleet.patch::<SyncGroup>(QUIET, json!({"spec": {"syncs": [entry]}})).await?;
+    let (plan, last) = restore_plan(fleet).await?;
+    assert!(plan.contains("quiet/app: the SyncGroup has no such entry"), "{plan}");
+    assert_ne!(after, last);
+    Ok(())
+}
