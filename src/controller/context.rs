@@ -7,6 +7,7 @@ use super::artifacts::Artifacts;
 use super::caches::availability::AvailabilityCache;
 use super::caches::cache::Cache;
 use super::caches::connections::Connections;
+use super::caches::looks::Looks;
 use super::caches::origins::OriginCache;
 use super::caches::pins::Pins;
 use super::caches::renders::RenderCache;
@@ -108,17 +109,21 @@ impl Context {
             connections,
             availability,
             token_renewals,
+            looks,
         } = &self.caches.cluster;
         ClusterContext {
             hub: &self.hub,
             clock: &self.clock,
             handlers: self.event_handlers(),
+            objects: &self.objects,
             clusters: &self.objects.clusters,
             connections,
             availability,
             token_renewals,
+            looks,
             network: &self.adapters.network,
             writes: &self.writes,
+            installation: &self.installation,
         }
     }
 
@@ -134,6 +139,7 @@ impl Context {
             caches: &self.caches.sync,
             connections: &self.caches.cluster.connections,
             availability: &self.caches.cluster.availability,
+            looks: &self.caches.cluster.looks,
             origins: &self.caches.source.origins,
             renders: &self.renders,
             ledger: &*self.adapters.ledger,
@@ -155,6 +161,7 @@ impl Context {
             events: &self.events,
             objects: &self.objects,
             caches: &self.caches.group,
+            looks: &self.caches.cluster.looks,
             queue: &self.queues.groups,
             origins: &self.caches.source.origins,
             renders: &self.renders,
@@ -200,6 +207,8 @@ pub struct ClusterContext<'a> {
     pub clock: &'a Clock,
     /// The event handlers.
     pub handlers: EventHandlers<'a>,
+    /// The objects of the management cluster.
+    pub objects: &'a ObjectCaches,
     /// The Clusters.
     pub clusters: &'a Cache<Cluster>,
     /// The clients of the members.
@@ -208,10 +217,14 @@ pub struct ClusterContext<'a> {
     pub availability: &'a AvailabilityCache,
     /// The times at which failed renewals of tokens are retried.
     pub token_renewals: &'a Times,
+    /// The members that were looked at.
+    pub looks: &'a Looks,
     /// The network that connects to members.
     pub network: &'a Network,
     /// The count of writes to members, and whether a restore was detected.
     pub writes: &'a Arc<WriteCounter>,
+    /// The installation ID, which is part of every owner label.
+    pub installation: &'a str,
 }
 
 /// The context of the Sync loop.
@@ -233,6 +246,8 @@ pub struct SyncContext<'a> {
     pub connections: &'a Connections,
     /// The availability of the members.
     pub availability: &'a AvailabilityCache,
+    /// The members that were looked at.
+    pub looks: &'a Looks,
     /// The origins of the Sources.
     pub origins: &'a OriginCache,
     /// Rendered sets, by digest.
@@ -266,6 +281,8 @@ pub struct GroupContext<'a> {
     pub objects: &'a ObjectCaches,
     /// Caches for each group.
     pub caches: &'a GroupCaches,
+    /// The members that were looked at.
+    pub looks: &'a Looks,
     /// The work queue of groups. Gate tasks add their group to it.
     pub queue: &'a Arc<Workqueue>,
     /// The origins of the Sources.

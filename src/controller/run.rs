@@ -353,6 +353,14 @@ async fn drop_unused_artifacts(context: &Context) {
     }
 }
 
+/// Returns whether what nothing needs may be deleted. After a restore, the Sources and releases of the backup do not tell
+/// what is needed: mirrors and pins of the lost past would go. Before all members were looked at, it is not known
+/// whether there was a restore.
+pub(super) fn may_delete(context: &Context) -> bool {
+    let looks = &context.caches.cluster.looks;
+    looks.pending(&context.objects.clusters).is_empty() && context.writes.held().is_none()
+}
+
 /// Saves the due times and drops unused state, in intervals.
 async fn housekeep(context: Arc<Context>, schedule: Arc<Schedule>, stop: CancellationToken) {
     let mut save = tokio::time::interval(waits::SAVE_INTERVAL);
@@ -365,8 +373,10 @@ async fn housekeep(context: Arc<Context>, schedule: Arc<Schedule>, stop: Cancell
             _ = tidy.tick() => {
                 context.start_rates.tidy();
                 context.caches.forget_gone(&context.objects);
-                drop_unused_artifacts(&context).await;
-                pins::end_unneeded(&context).await;
+                if may_delete(&context) {
+                    drop_unused_artifacts(&context).await;
+                    pins::end_unneeded(&context).await;
+                }
             }
         }
     }

@@ -206,7 +206,10 @@ impl WriteCounter {
         if let Some(timeline) = &lock(&self.state).timeline {
             return Ok(timeline.clone());
         }
-        let timeline = Timeline::new(&self.hub.random_uid().await?);
+        // A management cluster that draws its UIDs from a stored position, as the embedded one does, gives the same UID
+        // to two processes that start from copies of one backup. They do not start at the same time.
+        let random = self.hub.random_uid().await?;
+        let timeline = Timeline::new(&format!("{random} {}", self.clock.now()));
         lock(&self.state).timeline = Some(timeline.clone());
         Ok(timeline)
     }
@@ -264,7 +267,7 @@ impl WriteCounter {
         Refusal::Held(held)
     }
 
-    fn hold(&self, finding: RestoreFinding, is_stored: bool) -> Arc<RestoreFinding> {
+    pub(in crate::controller) fn hold(&self, finding: RestoreFinding, is_stored: bool) -> Arc<RestoreFinding> {
         let mut state = lock(&self.state);
         state.is_stored = is_stored;
         // A later write of this process must not reuse numbers of the lost past.

@@ -49,6 +49,11 @@ impl Backup {
         restore::<Source>(fleet, &self.sources).await?;
         restore::<SyncGroup>(fleet, &self.groups).await?;
         restore::<SyncResource>(fleet, &self.syncs).await?;
+        self.restore_numbers(fleet).await
+    }
+
+    /// Restores the numbers of writes alone.
+    async fn restore_numbers(&self, fleet: &Fleet) -> Result<()> {
         let api = installations(fleet);
         let before = self.installation.clone().context("the installation")?;
         let mut now = api.get(INSTALLATION).await?;
@@ -403,5 +408,60 @@ async fn what_a_person_has_brought_up_to_date_is_not_written() -> Result<()> {
     }
     let none: Vec<String> = Vec::new();
     assert_eq!(writes(fleet, since)?, none);
+    Ok(())
+}
+
+/// Guards against gates and admissions before the first write: a management cluster that has nothing to write noticed
+/// nothing, because only an attempt that wrote compared the numbers.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restore_is_noticed_at_the_start_where_everything_is_in_step() -> Result<()> {
+    let fleet = Fleet::start(FleetOptions {
+        members: MEMBERS.len(),
+        proxied: true,
+        ..FleetOptions::default()
+    })
+    .await?;
+    let repo = GitRepo::init()?;
+    let first = commit(&repo, &[("a", "one")], "kept")?;
+    let controller = fleet.controller(program(), &[])?;
+    day_1(&fleet, &repo, &first).await?;
+    let backup = Backup::of(&fleet).await?;
+    let second = commit(&repo, &[("a", "two")], "kept")?;
+    follow(&fleet, &repo, &second).await?;
+    fleet.rollout(CHANGED, &second, RolloutPhase::Succeeded).await?;
+    ensure!(controller.stop(TIMEOUT).await?.success(), "a clean stop");
+
+    backup.restore_numbers(&fleet).await?;
+    let since = Timestamp::now();
+    let controller = fleet.controller(program(), &[])?;
+    detected(&fleet, since)
+        .await
+        .with_context(|| controller.log_tail(40).unwrap_or_default())
+}
+
+/// Guards against a plan that shows what leaves a group as if it were applied.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_plan_names_what_removed_entries_and_unselected_clusters_lose() -> Result<()> {
+    let set_back = SetBack::start().await?;
+    let (fleet, since) = (&set_back.fleet, set_back.since);
+    detected(fleet, since).await?;
+    let (_, before) = restore_plan(fleet).await?;
+    let spec = json!({"spec": {"whenUnselected": "Delete"}});
+    fleet.patch::<SyncGroup>(QUIET, spec).await?;
+    let labels = json!({"metadata": {"labels": {"tier": "none"}}});
+    fleet.patch::<starling_api::Cluster>("m3", labels).await?;
+    let (plan, after) = restore_plan(fleet).await?;
+    assert!(plan.contains("- ConfigMap default/quiet (quiet/app)"), "{plan}");
+    assert!(
+        plan.contains("shop/app: the SyncGroup does not select the cluster"),
+        "{plan}"
+    );
+    assert_ne!(before, after);
+
+    let entry = json!({"name": "other", "sourceRef": {"name": "fixed"}, "path": "./quiet"});
+    fleet.patch::<SyncGroup>(QUIET, json!({"spec": {"syncs": [entry]}})).await?;
+    let (plan, last) = restore_plan(fleet).await?;
+    assert!(plan.contains("quiet/app: the SyncGroup has no such entry"), "{plan}");
+    assert_ne!(after, last);
     Ok(())
 }

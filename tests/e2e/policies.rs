@@ -221,6 +221,46 @@ fn a_branch_that_went_back_is_not_followed_until_requested() -> Result<()> {
     })
 }
 
+/// As the next one, after the history was rewritten: the head alternates between two commits of which neither is an
+/// ancestor of the other, and each of them looked like a new rewrite.
+#[test]
+fn a_head_that_lags_behind_a_rewrite_is_not_a_new_rewrite() -> Result<()> {
+    shared_scene("lagrewrite", async |scene| {
+        let base = scene.commit(&[("map", "base")])?;
+        let older = scene.commit(&[("map", "older")])?;
+        let old = scene.commit(&[("map", "old")])?;
+        scene.select(&["m1", "m2"]).await?;
+        scene.follow_main().await?;
+        scene.group(json!({"maxConcurrency": "100%"}), json!({})).await?;
+        let rollout = scene.succeeded(&old).await?.rollout.unwrap_or_default().id;
+        scene.repo.force_reset("main", &base)?;
+        let new = scene.commit(&[("map", "new")])?;
+        scene.succeeded(&new).await?;
+
+        for _ in 0..3 {
+            for (head, reason) in [
+                (&old, "ReplacedHead"),
+                (&new, "Succeeded"),
+                (&older, "ReplacedHead"),
+                (&new, "Succeeded"),
+            ] {
+                scene.repo.force_reset("main", head)?;
+                let expected = (reason.to_owned(), format!("main@sha1:{new}"));
+                assert_eq!(reconciled(scene, scene.name).await?, expected);
+            }
+        }
+
+        let next = scene.commit(&[("map", "next")])?;
+        let status = scene.succeeded(&next).await?;
+        assert_eq!(status.rollout.unwrap_or_default().id, rollout + 2);
+        for member in ["m1", "m2"] {
+            let sent = scene.values_sent(member, "map", &["base", "older", "old", "new", "next"])?;
+            assert_eq!(sent, ["old", "new", "next"], "{member}");
+        }
+        Ok(())
+    })
+}
+
 /// Two servers answer to one name, and one of them lags: the head alternates between a commit and an ancestor of it.
 #[test]
 fn a_head_that_lags_causes_no_rollout_and_no_write() -> Result<()> {

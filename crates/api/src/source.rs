@@ -172,6 +172,11 @@ pub struct SourceStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     pub lost_revisions: Vec<String>,
+    /// Heads of the branch that were replaced when its history was rewritten, newest first. A server that shows one of
+    /// them again lags, so the Source does not follow it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
+    pub replaced_revisions: Vec<String>,
     /// Value of the annotation `starling.dev/requested-at` that the controller handled last.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub last_handled_reconcile_at: String,

@@ -44,6 +44,13 @@ pub struct WriteNumber {
 pub struct NotAWriteNumber;
 
 impl WriteNumber {
+    /// Returns whether this number was taken after another one, as far as the two can be compared: numbers of different
+    /// timelines cannot.
+    #[must_use]
+    pub fn is_later_than(&self, other: &Self) -> bool {
+        self.timeline == other.timeline && self.number > other.number
+    }
+
     /// Returns the next number of the same timeline.
     #[must_use]
     pub fn next(&self) -> Self {

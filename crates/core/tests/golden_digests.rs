@@ -12,10 +12,14 @@
 
 use std::collections::BTreeSet;
 
+use jiff::Timestamp;
 use serde_json::{Value, json};
 use starling_api::{IntOrPercent, SyncTemplate};
+use starling_core::apply::HeldDeletions;
+use starling_core::apply::budget::Confirmation;
 use starling_core::deletion_budget::Left;
 use starling_core::digest::hash64;
+use starling_core::gate::{GateId, Side};
 use starling_core::inventory::{Entry, Inventory, Listed};
 use starling_core::membership::{Deselection, Members, deselection};
 use starling_core::object::ObjectId;
@@ -90,6 +94,36 @@ fn inventory() -> String {
         .digest()
 }
 
+fn held_deletions() -> String {
+    let entry = |kind: &str, name: &str| {
+        let key = ObjectId {
+            group: String::new(),
+            kind: kind.into(),
+            namespace: "shop".into(),
+            name: name.into(),
+        };
+        Entry::new(key, "uid")
+    };
+    let doomed = [entry("ConfigMap", "settings"), entry("Secret", "token")];
+    let confirmation = Confirmation {
+        kinds: &BTreeSet::new(),
+        objects: &BTreeSet::new(),
+    };
+    HeldDeletions::new("sha256:target", &doomed, 3, confirmation, None).digest
+}
+
+fn gate_key() -> String {
+    let gate = GateId {
+        group_id: "81cec152f5af231b1ce2edefc7058c5a".into(),
+        rollout: 8,
+        stage: "canary".into(),
+        side: Side::Before,
+        index: 1,
+        begun_at: Timestamp::from_millisecond(1_800_000_000_123).unwrap(),
+    };
+    gate.key()
+}
+
 #[test]
 fn stored_digests_do_not_move() {
     let (first, second) = (minimal(), full());
@@ -112,6 +146,12 @@ fn stored_digests_do_not_move() {
         ("deselection", deselected()),
         ("inventory", inventory()),
         ("hash", hash64(&["cluster-uid", "release"]).to_string()),
+        ("approval of deletions", held_deletions()),
+        ("key of a gate", gate_key()),
+        (
+            "origin of a revision",
+            starling_core::digest::of(&"https://git.example.com/shop.git"),
+        ),
     ];
     let found: Vec<String> = found
         .iter()
@@ -125,7 +165,7 @@ fn a_field_that_is_set_to_its_default_is_no_change() {
     assert_eq!(of_sync(REVISION, &defaults()), of_sync(REVISION, &minimal()));
 }
 
-const GOLDEN: [&str; 8] = [
+const GOLDEN: [&str; 11] = [
     "target, minimal: sha256:152391252069843ff6936eafe37613f37805cbd00b65bcd7718ec7048de9b5cb",
     "target, all fields: sha256:a38bea484bde30fb6fc1aa4c3a2576fc896f03e5ee53fd98eb3fc8a232132b1b",
     "release: sha256:4f3d8fabe11788e4814d87772b592ad21bd21b6639dfa5e91d91d78ee56fee59",
@@ -134,4 +174,7 @@ const GOLDEN: [&str; 8] = [
     "deselection: sha256:24d9ad6f114c858f4bed016de3fdabfa1c55728e8a70371b00cc274ec32e8f61",
     "inventory: sha256:a70edc6cf0c75ea788b7be1760437f82ee98fea565172a1e7bab0558be37eeff",
     "hash: 13971820372112967413",
+    "approval of deletions: sha256:f0b7774891a73ef90f6a00715add000c6b870cf1050ff61fee7bffd37e50af94",
+    "key of a gate: e43818a9dd1cfed5ee1eed66e9d0269ba93cff8a2b2540c4bbdf499614c34d14",
+    "origin of a revision: sha256:e4edca026c5c9616f15d9f429faf84394ebaa642b94a895a32aaf745ae7f4ca8",
 ];

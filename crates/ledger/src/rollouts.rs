@@ -66,7 +66,8 @@ pub struct RolloutRecord {
 impl Ledger {
     /// Records that a rollout begins. A repetition changes nothing, even if the rollout has ended since. An open
     /// rollout with the same ID and another release was an intent that never reached the status of the group; the new
-    /// one replaces it. Returns whether anything changed. The newest 20 ended rollouts of a group are kept, with their
+    /// one replaces it. An ended rollout with the same ID that began earlier was lost with a restore of the management
+    /// cluster; the new one replaces it, too. Returns whether anything changed. The newest 20 ended rollouts of a group are kept, with their
     /// admissions.
     ///
     /// # Errors
@@ -228,6 +229,16 @@ async fn insert(
         started_at,
         previous,
     } = rollout;
+    // The number of a rollout that has ended begins again after a restore of the management cluster. The lost rollout
+    // goes as a whole, so that the new one is the newest.
+    sqlx::query(
+        "DELETE FROM rollouts WHERE group_id = ?1 AND id = ?2 AND outcome IS NOT NULL AND started_at < ?3",
+    )
+    .bind(group_id)
+    .bind(id)
+    .bind(Micros(*started_at))
+    .execute(&mut *connection)
+    .await?;
     let done = sqlx::query(
         "INSERT INTO rollouts (group_id, id, namespace, name, release, revisions, started_at, previous)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8) ON CONFLICT (group_id, id) DO UPDATE

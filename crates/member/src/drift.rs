@@ -44,6 +44,9 @@ pub struct DriftReport {
     pub left_alone: BTreeSet<ObjectId>,
     /// Objects with the label of another owner, and that owner.
     pub foreign: BTreeMap<ObjectId, String>,
+    /// Objects that Starling has applied for the owner, and that have no record: a member that was set back to a state
+    /// from before a prune has them again, and their lines in the inventory.
+    pub unrecorded: BTreeSet<ObjectId>,
     /// For each drifted object that still exists: the fields that Starling applied, and the other field managers.
     pub managers: BTreeMap<ObjectId, (FieldSet, Vec<Manager>)>,
     /// Kinds (`group`, `kind`) that could not be read: nothing is known about their objects.
@@ -80,12 +83,15 @@ struct Findings<'a> {
     differing: Vec<(&'a ObjectId, Finding)>,
     /// [`DriftReport::versions`].
     versions: Vec<(&'a ObjectId, String)>,
+    /// [`DriftReport::unrecorded`].
+    unrecorded: Vec<ObjectId>,
 }
 
 impl Findings<'_> {
     fn join(&mut self, mut more: Self) {
         self.differing.append(&mut more.differing);
         self.versions.append(&mut more.versions);
+        self.unrecorded.append(&mut more.unrecorded);
     }
 }
 
@@ -123,7 +129,12 @@ impl Member {
         };
         for (kind, result) in finished.results {
             match result {
-                Ok(Findings { differing, versions }) => {
+                Ok(Findings {
+                    differing,
+                    versions,
+                    unrecorded,
+                }) => {
+                    report.unrecorded.extend(unrecorded);
                     let versions = versions.into_iter().map(|(key, version)| (key.clone(), version));
                     report.versions.extend(versions);
                     differing
@@ -233,6 +244,7 @@ impl Member {
         let first = format!("{collection}?limit={PAGE}&labelSelector={selector}");
         let (mut listed, mut next) = (vec![false; known.len()], String::new());
         let mut findings = Findings::default();
+        let group = known.first().map_or("", |(key, _)| key.group.as_str());
         for _ in 0..PAGES {
             let path = if next.is_empty() {
                 first.clone()
@@ -245,6 +257,15 @@ impl Member {
             let page: PartialList<'_> = response.parse(operation)?;
             for Partial { metadata } in page.items() {
                 let Some(index) = position(known, metadata) else {
+                    // Controllers copy labels, and not entries of Starling.
+                    if metadata.is_applied() {
+                        findings.unrecorded.push(ObjectId {
+                            group: group.to_owned(),
+                            kind: kind.to_owned(),
+                            namespace: metadata.namespace.clone(),
+                            name: metadata.name.clone(),
+                        });
+                    }
                     continue;
                 };
                 // Each object counts once: a member may list one object a thousand times.
@@ -328,12 +349,53 @@ fn drifted(metadata: &Metadata<'_>) -> Finding {
 }
 
 /// Whether another manager took a field that Starling applied, the object was replaced, or it was applied again under
-/// the name of Starling, by this Starling without a known response or by somebody else. An unchanged `resourceVersion`
-/// rules out all of them.
+/// the name of Starling, by this Starling without a known response or by somebody else.
+///
+/// An equal `resourceVersion` spares only the digest. It is no proof of an equal object: a member that was set back
+/// gives the same versions again, to other objects.
 fn differs(metadata: &Metadata<'_>, record: &Record) -> bool {
-    metadata.resource_version != record.resource_version
-        && (record.digest.is_empty()
-            || metadata.uid != record.uid
-            || metadata.fields_digest() != record.fields_digest
-            || metadata.fields_time() != record.fields_time)
+    let is_another = metadata.uid != record.uid || metadata.fields_time() != record.fields_time;
+    if metadata.resource_version == record.resource_version {
+        // Records of earlier versions have no time.
+        return is_another && !record.fields_time.is_empty();
+    }
+    is_another || record.digest.is_empty() || metadata.fields_digest() != record.fields_digest
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// Guards against a member that was set back and gave a version again: an equal version ended the comparison.
+    #[test]
+    fn an_equal_version_is_no_proof_of_an_equal_object() {
+        let of = |uid: &str, version: &str, time: &str| {
+            json!({"metadata": {"name": "web", "uid": uid, "resourceVersion": version, "managedFields": [
+                {"manager": "starling", "operation": "Apply", "time": time, "fieldsV1": {"f:data": {}}},
+            ]}})
+            .to_string()
+        };
+        let (first, second) = ("2026-01-01T00:00:00Z", "2026-01-01T00:00:07Z");
+        let known = of("a", "5", first);
+        let known: Partial<'_> = serde_json::from_str(&known).unwrap();
+        let record = known.metadata.record("sha256:d");
+        let timeless = Record {
+            fields_time: String::new(),
+            ..record.clone()
+        };
+        for (uid, version, time, expected) in [
+            ("a", "5", first, false),
+            ("a", "6", first, false),
+            ("a", "5", second, true),
+            ("b", "5", first, true),
+            ("a", "6", second, true),
+        ] {
+            let text = of(uid, version, time);
+            let found: Partial<'_> = serde_json::from_str(&text).unwrap();
+            assert_eq!(differs(&found.metadata, &record), expected, "{uid} {version} {time}");
+        }
+        assert!(!differs(&known.metadata, &timeless), "a record of an earlier version");
+    }
 }

@@ -20,7 +20,7 @@ use tokio::time::Instant;
 use super::attempt::Attempt;
 use super::call::{Call, JSON, METADATA, Operation};
 use super::error::MemberError;
-use super::metadata::Partial;
+use super::metadata::{ListMetadata, Partial};
 use super::paths;
 use super::stored::{Stored, Version};
 use super::transport::Member;
@@ -28,6 +28,12 @@ use super::transport::Member;
 /// Maximum number of shards that are read: 65,000 objects, three times the limit of a render. Bounds the reads from a
 /// member that always returns one more shard.
 const SHARDS_LIMIT: usize = 16;
+
+/// ConfigMaps on one page of the list of inventories: most of them have some kilobytes, and a page must stay below the
+/// limit of a response.
+const MAPS_PAGE: usize = 100;
+/// Pages of this list at most: as many inventories as a member is likely to have, and ten times more.
+const MAPS_PAGES: usize = 20;
 
 /// One shard, as read from the member.
 struct ShardRead {
@@ -197,8 +203,7 @@ impl Member {
         data: Value,
         attempt: &Attempt,
     ) -> Result<Version, MemberError> {
-        let mut metadata = json!({"name": name, "namespace": SYSTEM_NAMESPACE,
-            "labels": {"app.kubernetes.io/managed-by": "starling"}});
+        let mut metadata = map_metadata(name);
         if *version != Version::default() {
             metadata["uid"] = version.uid.as_str().into();
             metadata["resourceVersion"] = version.resource_version.as_str().into();
@@ -235,28 +240,115 @@ impl Member {
         installation: &str,
         attempt: &Attempt,
     ) -> Result<Option<WriteNumber>, MemberError> {
+        let found = self.read_removal_versioned(installation, attempt).await?;
+        Ok(found.map(|(_, number)| number))
+    }
+
+    /// Reads the number of the last removal, and the version of the ConfigMap that has it.
+    pub(super) async fn read_removal_versioned(
+        &self,
+        installation: &str,
+        attempt: &Attempt,
+    ) -> Result<Option<(Version, WriteNumber)>, MemberError> {
         let name = format::removals_name(installation);
         let read = self.as_kubeconfig_user().read_map(&name, attempt).await?;
-        let Some((_, mut data)) = read else {
+        let Some((version, mut data)) = read else {
             return Ok(None);
         };
         let number = data.remove(REMOVALS_KEY).ok_or(FormatError::WriteNumber);
         let number = number.and_then(|text| text.parse().map_err(|_| FormatError::WriteNumber));
         number
-            .map(Some)
+            .map(|number| Some((version, number)))
             .map_err(|source| MemberError::Inventory { name, source })
     }
 
+    /// Writes the number of a removal, which replaces `version`; `None`: there is none, and the write fails with
+    /// [`MemberError::Conflict`] if there is one now.
     pub(super) async fn write_removal(
         &self,
         installation: &str,
+        version: Option<&Version>,
         number: &WriteNumber,
         attempt: &Attempt,
     ) -> Result<(), MemberError> {
         let name = format::removals_name(installation);
         let data = json!({REMOVALS_KEY: number.to_string()});
-        let (as_user, version) = (self.as_kubeconfig_user(), Version::default());
-        as_user.write_map(&name, &version, data, attempt).await.map(drop)
+        let as_user = self.as_kubeconfig_user();
+        match version {
+            Some(version) => as_user.write_map(&name, version, data, attempt).await.map(drop),
+            None => as_user.create_map(&name, data, attempt).await,
+        }
+    }
+
+    /// Lists the ConfigMaps of all inventories, and returns each name with its data.
+    pub(super) async fn list_maps(
+        &self,
+        attempt: &Attempt,
+    ) -> Result<Vec<(String, BTreeMap<String, String>)>, MemberError> {
+        #[derive(Deserialize)]
+        struct Named {
+            name: String,
+        }
+        #[derive(Deserialize)]
+        struct ConfigMap {
+            metadata: Named,
+            #[serde(default)]
+            data: BTreeMap<String, String>,
+        }
+        #[derive(Deserialize)]
+        struct List {
+            #[serde(default)]
+            metadata: ListMetadata,
+            #[serde(default)]
+            items: Vec<ConfigMap>,
+        }
+        let operation = Operation::kind("list", "ConfigMap");
+        let selector = paths::escaped("app.kubernetes.io/managed-by=starling");
+        let first = format!(
+            "/api/v1/namespaces/{SYSTEM_NAMESPACE}/configmaps?limit={MAPS_PAGE}&labelSelector={selector}"
+        );
+        let (mut maps, mut next) = (Vec::new(), String::new());
+        for _ in 0..MAPS_PAGES {
+            let path = if next.is_empty() {
+                first.clone()
+            } else {
+                format!("{first}&continue={}", paths::escaped(&next))
+            };
+            let response = self
+                .as_kubeconfig_user()
+                .send(Call::get(operation, path, JSON), attempt)
+                .await?;
+            let page: List = response.parse(operation)?;
+            maps.extend(page.items.into_iter().map(|map| (map.metadata.name, map.data)));
+            next = page.metadata.next;
+            if next.is_empty() {
+                return Ok(maps);
+            }
+        }
+        Err(MemberError::Garbage {
+            request: operation.to_string(),
+            problem: format!("the list has more than {MAPS_PAGES} pages"),
+        })
+    }
+
+    /// Creates one ConfigMap. An apply cannot require that there is none.
+    async fn create_map(&self, name: &str, data: Value, attempt: &Attempt) -> Result<(), MemberError> {
+        let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": map_metadata(name), "data": data});
+        let body = Bytes::from(map.to_string());
+        let key = shard_key(name);
+        let operation = Operation::object("create", &key);
+        let path = format!(
+            "/api/v1/namespaces/{SYSTEM_NAMESPACE}/configmaps{}",
+            paths::apply_query(false, false)
+        );
+        let create = || Call::create(operation, path.clone(), body.clone());
+        match self.send_inventory(create(), attempt).await {
+            Err(MemberError::NotFound { .. }) => {
+                self.create_system_namespace(attempt).await?;
+                self.send_inventory(create(), attempt).await.map(drop)
+            }
+            other => other.map(drop),
+        }
     }
 
     async fn create_system_namespace(&self, attempt: &Attempt) -> Result<(), MemberError> {
@@ -294,6 +386,10 @@ impl Member {
             Err(error) => Err(error),
         }
     }
+}
+
+fn map_metadata(name: &str) -> Value {
+    json!({"name": name, "namespace": SYSTEM_NAMESPACE, "labels": {"app.kubernetes.io/managed-by": "starling"}})
 }
 
 fn shard_key(name: &str) -> ObjectId {

@@ -117,6 +117,11 @@ impl Metadata<'_> {
         self.own_entry().and_then(|entry| entry.fields_v1)
     }
 
+    /// Whether Starling has applied the object, and nobody is deleting it.
+    pub(super) fn is_applied(&self) -> bool {
+        self.own_entry().is_some() && self.deletion_timestamp.is_none()
+    }
+
     /// `sha256:` and 64 hex digits over the fields that Starling applied; empty without an entry of Starling.
     ///
     /// A manager that changes or removes an applied value takes its field from the entry of Starling, so a changed

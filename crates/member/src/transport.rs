@@ -12,6 +12,7 @@ use jiff::Timestamp;
 use serde::Deserialize;
 use starling_core::pause;
 use starling_net::clock::Clock;
+use tokio::sync::SemaphorePermit;
 use tokio::time::{Instant, timeout_at};
 
 use super::attempt::Attempt;
@@ -233,10 +234,15 @@ impl Member {
     /// Sends a request within the request limits of the member. Any status but 2xx is an error. An attempt writes
     /// objects only with a number, which the inventory has before the first of them.
     pub(super) async fn send(&self, call: Call<'_>, attempt: &Attempt) -> Result<ApiResponse, MemberError> {
-        if call.is_write() {
-            self.before_write(attempt).await?;
+        if !call.is_write() {
+            return self.send_inventory(call, attempt).await;
         }
-        self.send_inventory(call, attempt).await
+        self.before_write(attempt).await?;
+        let _permit = self.permit(&call, attempt).await?;
+        // Many writes may have waited for the request limits while another one found that the management cluster was
+        // set back.
+        self.check_refusal(attempt).await?;
+        self.send_on(Channel::Batch, call, attempt).await
     }
 
     /// As [`Self::send`], for reads and for writes of the inventory itself, which take their number before.
@@ -245,13 +251,16 @@ impl Member {
         call: Call<'_>,
         attempt: &Attempt,
     ) -> Result<ApiResponse, MemberError> {
-        let operation = call.operation;
-        let Ok(Some(_permit)) = timeout_at(attempt.deadline, self.shared.limiter.acquire()).await else {
-            return Err(MemberError::Deadline {
-                request: operation.to_string(),
-            });
-        };
+        let _permit = self.permit(&call, attempt).await?;
         self.send_on(Channel::Batch, call, attempt).await
+    }
+
+    /// Waits for the request limits of the member.
+    async fn permit(&self, call: &Call<'_>, attempt: &Attempt) -> Result<SemaphorePermit<'_>, MemberError> {
+        let permit = timeout_at(attempt.deadline, self.shared.limiter.acquire()).await;
+        permit.ok().flatten().ok_or_else(|| MemberError::Deadline {
+            request: call.operation.to_string(),
+        })
     }
 
     /// Sends a request on a channel, without waiting for the request limits.

@@ -118,8 +118,12 @@ impl Account<'_> {
     /// Rules in `starling-system`.
     fn own_rules(&self) -> Vec<Value> {
         vec![
-            // The inventories. `create` cannot be restricted to a name.
-            json!({"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "create", "patch", "delete"]}),
+            // The inventories. `create` cannot be restricted to a name. `list` saves a request for each of them after a
+            // start of the controller.
+            json!({
+                "apiGroups": [""], "resources": ["configmaps"],
+                "verbs": ["get", "list", "create", "patch", "delete"],
+            }),
             // The next token of this account only.
             json!({
                 "apiGroups": [""], "resources": ["serviceaccounts/token"], "resourceNames": [self.name],

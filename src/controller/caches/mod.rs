@@ -11,6 +11,7 @@ pub mod drift_states;
 pub mod health;
 pub mod indexed;
 pub mod journal_heads;
+pub mod looks;
 pub mod origins;
 pub mod pending_deselections;
 pub mod pins;
@@ -39,6 +40,7 @@ use self::health::HealthCache;
 use self::indexed::{cluster_of, group_of_action, group_of_approval, identity_of, subject_of_deletions};
 pub(in crate::controller) use self::indexed::{group_to_delete_from, sync_to_delete_from};
 use self::journal_heads::JournalHeads;
+use self::looks::Looks;
 use self::origins::OriginCache;
 use self::pending_deselections::PendingDeselections;
 use self::pins::Pins;
@@ -156,6 +158,8 @@ pub struct ClusterCaches {
     pub availability: Arc<AvailabilityCache>,
     /// The time at which a failed renewal of the token is retried.
     pub token_renewals: Times,
+    /// The members that were looked at.
+    pub looks: Looks,
 }
 
 /// Caches for each Sync.
@@ -206,6 +210,7 @@ impl Caches {
                 connections: Connections::default(),
                 availability: Arc::new(AvailabilityCache::new(clock)),
                 token_renewals: Times::default(),
+                looks: Looks::default(),
             },
             sync: SyncCaches::default(),
             group: GroupCaches::default(),
@@ -220,16 +225,19 @@ impl Caches {
     }
 
     /// Removes the values that are valid for a generation of an object, or for a stored object. After the management
-    /// cluster was set back, other objects may get the same generations, and what was stored may be gone.
+    /// cluster was set back, other objects may get the same generations, and what was stored may be gone. So may a
+    /// status that an attempt of this process has written: the status from before it must not pass for the one that
+    /// could not be written, or the records of a lost release would count as current.
     pub(super) fn forget_computed(&self) {
         let SourceCaches { origins, pins: _ } = &self.source;
+        let SyncCaches { attempts, .. } = &self.sync;
         let GroupCaches {
             release_snapshots,
             selections,
             plan_memos,
             ..
         } = &self.group;
-        let computed: [&dyn PerObject; 4] = [origins, release_snapshots, selections, plan_memos];
+        let computed: [&dyn PerObject; 5] = [origins, attempts, release_snapshots, selections, plan_memos];
         for cache in computed {
             cache.retain(&|_| false);
         }
@@ -255,6 +263,7 @@ impl Caches {
                     connections,
                     availability,
                     token_renewals,
+                    looks,
                 },
             sync:
                 SyncCaches {
@@ -279,7 +288,7 @@ impl Caches {
         } = self;
         match of {
             Loop::Source => vec![origins, pins],
-            Loop::Cluster => vec![connections, &**availability, token_renewals],
+            Loop::Cluster => vec![connections, &**availability, token_renewals, looks],
             Loop::Sync => vec![deadlines, waiting, health, drift, attempts],
             Loop::SyncGroup => vec![
                 &**gate_tasks,

@@ -19,9 +19,10 @@ use super::super::caches::plan_memo::PlanMemo;
 use super::super::gates::{GateTools, Open};
 use super::super::hub::testing;
 use super::super::ports::Ports;
-use super::super::run::{Settings, assemble};
+use super::super::run::{Settings, assemble, may_delete};
 use super::super::tree_renderer::TreeRenderer;
 use super::*;
+use starling_core::restore::RestoreFinding;
 use starling_core::revision::Revision;
 use starling_core::rollout::{AdmissionRef, ReleaseSnapshot};
 use starling_git::{Credential, GitLimits, GitStore, RepoAccess, RepoUrl};
@@ -135,6 +136,7 @@ fn fill(context: &Context, name: &str) {
     context.caches.cluster.connections.put(&key, Arc::new(connection));
     context.caches.cluster.availability.lost(&key, Contact::Probe);
     context.caches.cluster.token_renewals.set(&key, now);
+    context.caches.cluster.looks.tried(&key, true);
 
     context.caches.sync.deadlines.set(&key, now);
     context
@@ -282,6 +284,54 @@ async fn what_is_gone_leaves_every_cache() {
     each_has(&context, &["stays"]);
 }
 
+/// A Cluster that the last process has left as Ready.
+fn ready_cluster(context: &Context, name: &str) {
+    let cluster = serde_json::from_value(json!({
+        "apiVersion": "starling.dev/v1alpha1", "kind": "Cluster",
+        "metadata": {"name": name, "namespace": "ns", "uid": format!("Cluster-{name}"), "resourceVersion": "2"},
+        "spec": {"kubeConfig": {"secretRef": {"name": "s"}}},
+        "status": {"conditions": [{"type": "Ready", "status": "True", "reason": "R", "message": "m",
+            "lastTransitionTime": "2026-01-01T00:00:00Z"}]},
+    }));
+    drop(context.objects.clusters.observe_write(cluster.unwrap()));
+}
+
+/// Guards against a gate that is asked again after a restore of the management cluster, because a group was reconciled
+/// before any member was looked at.
+#[tokio::test]
+async fn a_group_waits_until_its_members_were_looked_at() {
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    let directory = tempfile::tempdir().unwrap();
+    let context = context(directory.path()).await;
+    observe(&context, "a", false);
+    ready_cluster(&context, "a");
+    let key = ObjectKey::new("ns", "a");
+    let waits = Some(Next::After(crate::controller::waits::LOOK_CHECK));
+    assert_eq!(reconcile(Loop::SyncGroup, &context, &key).await.ok(), waits);
+    context.caches.cluster.looks.tried(&key, true);
+    assert_ne!(reconcile(Loop::SyncGroup, &context, &key).await.ok(), waits);
+}
+
+/// Guards against a management cluster that is set back, and whose Sources and releases of the backup end the mirrors and
+/// pins of what came since.
+#[tokio::test]
+async fn nothing_that_seems_unused_is_deleted_while_the_installation_is_held() {
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    let directory = tempfile::tempdir().unwrap();
+    let context = context(directory.path()).await;
+    ready_cluster(&context, "eu");
+    assert!(!may_delete(&context), "the member was not looked at");
+    context.caches.cluster.looks.tried(&ObjectKey::new("ns", "eu"), true);
+    assert!(may_delete(&context));
+    let finding = RestoreFinding {
+        number: "a/7".parse().unwrap(),
+        witness: "Cluster ns/eu".to_owned(),
+        time: context.now(),
+    };
+    context.writes.hold(finding, true);
+    assert!(!may_delete(&context));
+}
+
 /// After the management cluster was set back, another edit of a group may get the generation of a lost one.
 #[tokio::test]
 async fn what_was_computed_for_a_generation_ends_when_the_management_cluster_is_set_back() {
@@ -313,6 +363,15 @@ async fn what_was_computed_for_a_generation_ends_when_the_management_cluster_is_
         .zip(&after)
         .filter(|(before, after)| before != after);
     let forgotten: Vec<Loop> = forgotten.map(|((of, _), _)| *of).collect();
-    let expected = [Loop::Source, Loop::SyncGroup, Loop::SyncGroup, Loop::SyncGroup];
-    assert_eq!(forgotten, expected, "origins, releases, selections, memos");
+    let expected = [
+        Loop::Source,
+        Loop::Sync,
+        Loop::SyncGroup,
+        Loop::SyncGroup,
+        Loop::SyncGroup,
+    ];
+    assert_eq!(
+        forgotten, expected,
+        "origins, attempts, releases, selections, memos"
+    );
 }

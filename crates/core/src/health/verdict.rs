@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use starling_api::conditions::{self, Condition, READY};
 
 use super::{Health, Status};
+use crate::clock_jumps::ClockJumps;
 use crate::object::ObjectId;
 
 /// The health of a whole set. Objects are listed worst first.
@@ -28,23 +29,22 @@ pub enum HealthVerdict {
     },
 }
 
-/// Returns the verdict on a set by its unhealthy objects. `since` is when the wait for the set began.
+/// Returns the verdict on a set by its unhealthy objects. `since` is when the wait for the set began. A clock that is
+/// set forward brings the timeout no closer.
 #[must_use]
 pub fn judge(
     unhealthy: BTreeMap<ObjectId, Health>,
     since: Timestamp,
     timeout: Duration,
     now: Timestamp,
+    clock_jumps: &ClockJumps,
 ) -> HealthVerdict {
     if unhealthy.is_empty() {
         return HealthVerdict::Healthy;
     }
     let mut unhealthy: Vec<_> = unhealthy.into_iter().collect();
     unhealthy.sort_by(|a, b| (a.1.status, &a.0).cmp(&(b.1.status, &b.0)));
-    let until = SignedDuration::try_from(timeout)
-        .ok()
-        .and_then(|timeout| since.checked_add(timeout).ok())
-        .unwrap_or(Timestamp::MAX);
+    let until = clock_jumps.due(since, timeout).unwrap_or(Timestamp::MAX);
     // Waiting does not make a failed object healthy.
     let failed = unhealthy
         .iter()
@@ -107,10 +107,10 @@ mod tests {
 
     #[test]
     fn a_set_waits_until_the_timeout_unless_an_object_failed() {
-        let minute = Duration::from_secs(60);
-        assert_eq!(judge(set(&[]), at(0), minute, at(1000)), HealthVerdict::Healthy);
+        let (minute, none) = (Duration::from_secs(60), ClockJumps::none());
+        assert_eq!(judge(set(&[]), at(0), minute, at(1000), &none), HealthVerdict::Healthy);
         let slow = || set(&[("a", Status::InProgress), ("b", Status::Terminating)]);
-        let HealthVerdict::Waiting { until, unhealthy } = judge(slow(), at(10), minute, at(69)) else {
+        let HealthVerdict::Waiting { until, unhealthy } = judge(slow(), at(10), minute, at(69), &none) else {
             panic!("not waiting");
         };
         assert_eq!(until, at(70));
@@ -119,14 +119,30 @@ mod tests {
             "Deployment shop/b: b is Terminating (and 1 more)"
         );
         assert!(matches!(
-            judge(slow(), at(10), minute, at(70)),
+            judge(slow(), at(10), minute, at(70), &none),
             HealthVerdict::Failed { .. }
         ));
         let broken = set(&[("a", Status::InProgress), ("z", Status::Failed)]);
-        let HealthVerdict::Failed { unhealthy } = judge(broken, at(10), minute, at(10)) else {
+        let HealthVerdict::Failed { unhealthy } = judge(broken, at(10), minute, at(10), &none) else {
             panic!("not failed");
         };
         assert_eq!(summary(&unhealthy), "Deployment shop/z: z is Failed (and 1 more)");
+    }
+
+    /// Guards against a clock that is set forward by ten minutes in a rollout: every set that waited counted as failed.
+    #[test]
+    fn a_clock_that_is_set_forward_ends_no_wait() {
+        let (minute, mut jumps) = (Duration::from_secs(60), ClockJumps::none());
+        assert!(jumps.observe(at(20), at(631), Duration::from_secs(11)));
+        let slow = || set(&[("a", Status::InProgress)]);
+        let HealthVerdict::Waiting { until, .. } = judge(slow(), at(10), minute, at(631), &jumps) else {
+            panic!("not waiting");
+        };
+        assert_eq!(until, at(670));
+        assert!(matches!(
+            judge(slow(), at(10), minute, at(670), &jumps),
+            HealthVerdict::Failed { .. }
+        ));
     }
 
     #[test]

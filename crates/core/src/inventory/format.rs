@@ -180,6 +180,15 @@ pub fn parse(text: &str) -> Result<Shard, FormatError> {
     Ok(Shard { shards, hub, entries })
 }
 
+/// Parses the number of the last write in a shard, without the entries.
+///
+/// # Errors
+/// As [`parse`].
+pub fn parse_number(text: &str) -> Result<Option<WriteNumber>, FormatError> {
+    let header = text.split('\n').next().unwrap_or_default();
+    Ok(parse(header)?.hub)
+}
+
 fn encode_line(key: &ObjectId, listed: &Listed) -> String {
     let mut line = String::with_capacity(key.group.len() + key.name.len() + 96);
     for (index, field) in [&key.group, &key.kind, &key.namespace, &key.name, &listed.uid]

@@ -35,6 +35,9 @@ pub enum Ancestry {
     Ancestor,
     /// Neither descends from the other: the history was rewritten.
     Diverged,
+    /// As [`Self::Diverged`], and the found commit is one that a rewrite has replaced, or an ancestor of it: the server
+    /// lags behind the rewrite, or the rewrite was undone.
+    Replaced,
     /// Unknown: the last commit is no longer available, or nobody asked ([`depends_on_ancestry`]).
     #[default]
     Missing,
@@ -59,6 +62,8 @@ pub enum KeepReason {
     BranchBehind,
     /// The head of the branch and the last commit have diverged.
     HistoryRewritten,
+    /// The head of the branch is one that a rewrite has replaced, or an ancestor of it.
+    ReplacedHead,
     /// The relation of the head to the last commit is unknown, because the last commit is no longer available.
     AncestryUnknown,
     /// The relation of the head to the last commit is unknown, because the history between them is too long.
@@ -76,6 +81,7 @@ impl KeepReason {
         match self {
             Self::BranchBehind => "BranchBehind",
             Self::HistoryRewritten => "HistoryRewritten",
+            Self::ReplacedHead => "ReplacedHead",
             Self::AncestryUnknown => "AncestryUnknown",
             Self::HistoryTooLong => "HistoryTooLong",
             Self::TagMoved => "TagMoved",
@@ -94,6 +100,10 @@ impl fmt::Display for KeepReason {
             }
             Self::HistoryRewritten => {
                 "the history of the branch was rewritten, which onRewrite: Follow accepts"
+            }
+            Self::ReplacedHead => {
+                "the head is one that a rewrite of the branch has replaced: the server lags, or the rewrite was \
+                 undone, which allowDowngrade with onRewrite: Follow accepts"
             }
             Self::AncestryUnknown => {
                 "the last revision is no longer available, so the branch may have been reset or rewritten; \
@@ -132,6 +142,25 @@ pub enum AdvanceDecision {
 pub fn depends_on_ancestry(policy: &RefPolicy, last: &Revision, found: &Revision) -> bool {
     let same_branch = matches!(policy, RefPolicy::Branch(_)) && last.name() == found.name();
     same_branch && last.commit() != found.commit()
+}
+
+/// Heads that rewrites have replaced and that are remembered: rewrites within the time that a server may lag.
+const REPLACED: usize = 8;
+
+/// Returns the heads that rewrites have replaced, newest first, after the Source has moved from `last` to `now`.
+#[must_use]
+pub fn replaced_heads(before: &[Revision], last: &Revision, now: &Revision, ancestry: Ancestry) -> Vec<Revision> {
+    let is_rewrite = matches!(ancestry, Ancestry::Diverged | Ancestry::Replaced);
+    let newest = is_rewrite.then_some(last);
+    let mut heads: Vec<Revision> = Vec::new();
+    for head in newest.into_iter().chain(before) {
+        // Heads of another branch say nothing about this one.
+        if head.name() == now.name() && head.commit() != now.commit() && !heads.contains(head) {
+            heads.push(head.clone());
+        }
+    }
+    heads.truncate(REPLACED);
+    heads
 }
 
 /// Decides whether a Source advances from `last` to `found`, which [`resolve`](super::resolve) returned for `policy`.
@@ -178,6 +207,12 @@ fn branch_objection(ancestry: Ancestry, rules: Rules) -> Option<KeepReason> {
         Ancestry::Descendant => return None,
         Ancestry::Ancestor => (rules.allow_downgrade, KeepReason::BranchBehind),
         Ancestry::Diverged => (follows_rewrite, KeepReason::HistoryRewritten),
+        // After a rewrite, a lagging server shows the old head at each second listing, and each of them would be a new
+        // rewrite.
+        Ancestry::Replaced => (
+            follows_rewrite && rules.allow_downgrade,
+            KeepReason::ReplacedHead,
+        ),
         Ancestry::Missing => (
             follows_rewrite && rules.allow_downgrade,
             KeepReason::AncestryUnknown,
@@ -214,7 +249,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::super::{CommitId, RefName};
-    use super::Ancestry::{Ancestor, Descendant, Diverged, Missing, TooLong};
+    use super::Ancestry::{Ancestor, Descendant, Diverged, Missing, Replaced, TooLong};
     use super::*;
 
     const FOLLOW: Rules = Rules {
@@ -239,6 +274,39 @@ mod tests {
         let (name, n) = text.rsplit_once('@').unwrap();
         let name = (!name.is_empty()).then(|| RefName::new(name).unwrap());
         Revision::new(name, CommitId::new(&format!("{n:0>40}")).unwrap())
+    }
+
+    /// Guards against two servers behind one name after a rewrite, of which one lags: each listing was a new rewrite, and
+    /// the Source went back and forth.
+    #[test]
+    fn a_head_that_a_rewrite_replaced_is_not_a_new_rewrite() {
+        let main = RefPolicy::branch("main").unwrap();
+        for (rules, expected) in [
+            (FOLLOW, "ReplacedHead"),
+            (HOLD, "ReplacedHead"),
+            (DOWN, "ReplacedHead"),
+            (FREE, "move"),
+        ] {
+            assert_eq!(outcome(&main, "main@2", "main@1", Replaced, rules), expected, "{rules:?}");
+        }
+        let all = |texts: &[&str]| -> Vec<Revision> { texts.iter().map(|text| mk_revision(text)).collect() };
+        for (before, last, now, ancestry, expected) in [
+            (&[][..], "main@1", "main@2", Diverged, &["main@1"][..]),
+            (&["main@1"], "main@2", "main@3", Descendant, &["main@1"]),
+            (&["main@1"], "main@3", "main@4", Diverged, &["main@3", "main@1"]),
+            // The rewrite was undone, and a person accepted it.
+            (&["main@1"], "main@2", "main@1", Replaced, &["main@2"]),
+            (&["main@1"], "main@2", "next@3", Missing, &[]),
+        ] {
+            let heads = replaced_heads(&all(before), &mk_revision(last), &mk_revision(now), ancestry);
+            assert_eq!(heads, all(expected), "{before:?} {last} {now} {ancestry:?}");
+        }
+        let mut heads = Vec::new();
+        for n in 1..50 {
+            let (last, now) = (format!("main@{n}"), format!("main@{}", n + 1));
+            heads = replaced_heads(&heads, &mk_revision(&last), &mk_revision(&now), Diverged);
+        }
+        assert_eq!((heads.len(), &heads[0]), (REPLACED, &mk_revision("main@49")));
     }
 
     /// Returns `move`, `unchanged` or the reason of a hold, and checks the fields of the decision.

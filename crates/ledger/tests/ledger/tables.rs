@@ -68,6 +68,32 @@ async fn the_id_of_an_unpublished_rollout_is_reused_by_the_next_release() {
     assert_eq!(ledger.rollouts("group-1").await.unwrap()[0].rollout, next);
 }
 
+/// Guards against a history with the release of a lost rollout: after a restore of the management cluster, the numbers of
+/// rollouts begin again, and the new rollout was not recorded.
+#[tokio::test]
+async fn a_number_that_begins_again_is_another_rollout() {
+    let folder = TempDir::new().unwrap();
+    let (ledger, _) = open(folder.path()).await;
+    for id in ["r8", "r9"] {
+        ledger.begin_rollout(&mk_rollout("group-1", id)).await.unwrap();
+        let ended = ledger.end_rollout("group-1", id, RolloutOutcome::Succeeded, at(9));
+        ended.await.unwrap();
+    }
+    let mut again = mk_rollout("group-1", "r8");
+    again.release = "sha256:restored".into();
+    again.started_at = at(20);
+    for is_new in [true, false] {
+        assert_eq!(ledger.begin_rollout(&again).await.unwrap(), is_new);
+    }
+    let found = ledger.rollouts("group-1").await.unwrap();
+    assert_eq!(found.len(), 2);
+    assert_eq!((&found[0].rollout, found[0].end), (&again, None));
+    // The intent of the lost one, written late, changes nothing once the new one has ended.
+    let ended = ledger.end_rollout("group-1", "r8", RolloutOutcome::Failed, at(21));
+    assert!(ended.await.unwrap());
+    assert!(!ledger.begin_rollout(&mk_rollout("group-1", "r8")).await.unwrap());
+}
+
 #[tokio::test]
 async fn a_group_keeps_its_newest_rollouts_and_all_open_ones() {
     let folder = TempDir::new().unwrap();

@@ -112,6 +112,26 @@ async fn each_kind_is_one_list_however_many_namespaces() {
     assert_eq!(world.member.requests() - before, 3);
 }
 
+/// Guards against a member that was set back to a state from before a prune: the pruned object returned with its line in
+/// the inventory, and was in step for ever.
+#[tokio::test]
+async fn an_object_that_returns_without_a_record_is_found() {
+    let mut world = World::new("returned").await;
+    let objects = ["x", "y"].map(|name| world.map(name, &json!({"value": "1"})));
+    world.apply_ok(&objects).await;
+    assert!(world.find_drift().await.unrecorded.is_empty());
+    let y = world.map_key("y");
+    world.records.remove(&y);
+    // A controller copies the label.
+    let copy = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {
+        "name": "copy", "labels": {"starling.dev/owner": world.owner}}});
+    let copy = serde_json::from_value(copy).unwrap();
+    world.maps().create(&Default::default(), &copy).await.unwrap();
+    let report = world.find_drift().await;
+    assert_eq!(report.unrecorded, [y].into());
+    assert!(report.drifted.is_empty(), "{report:?}");
+}
+
 /// More objects than fit on a page.
 #[tokio::test]
 async fn pages_are_followed() {

@@ -1,15 +1,20 @@
 //! Members remember the number of the last write, and nothing is written without one (ADR 40).
 
 use std::collections::BTreeSet;
+use std::num::NonZeroU32;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use serde_json::json;
 use starling_core::object::RenderedObject;
 use starling_core::restore::{KnownWrites, Timeline, WriteNumber};
-use starling_member::{DeleteJob, MemberError, NoBudgets, NumberError, WriteNumbers};
-use starling_testkit::{Fault, FaultProxy, Match};
+use starling_member::{
+    DeleteJob, DeleteOutcome, Member, MemberConfig, MemberError, MemberLimits, NoBudgets, NumberError, WriteNumbers,
+};
+use starling_testkit::{Fault, FaultProxy, Match, RequestInfo};
 
 use crate::world::{World, connect_to, soon};
 
@@ -20,6 +25,10 @@ struct Hub {
     unavailable: bool,
     /// That of the test, because tests share a member.
     installation: String,
+    /// Another process counts now, in another timeline.
+    is_restarted: AtomicBool,
+    /// Another attempt has found that the management cluster was set back.
+    refuses: AtomicBool,
 }
 
 impl WriteNumbers for Hub {
@@ -31,14 +40,20 @@ impl WriteNumbers for Hub {
         let taken = if self.unavailable {
             Err(NumberError::Hub("no connection".into()))
         } else {
-            let before = self.known.lock().unwrap().take(&Timeline::new("a"), 1);
+            let timeline = if self.is_restarted.load(Ordering::SeqCst) {
+                "b"
+            } else {
+                "a"
+            };
+            let before = self.known.lock().unwrap().take(&Timeline::new(timeline), 1);
             Ok(before.next())
         };
         async { taken }.boxed()
     }
 
     fn refusal(&self) -> Option<NumberError> {
-        None
+        let refuses = self.refuses.load(Ordering::SeqCst);
+        refuses.then(|| NumberError::SetBack("set back".into()))
     }
 
     fn check<'a>(&'a self, found: &'a WriteNumber) -> BoxFuture<'a, Result<(), NumberError>> {
@@ -226,6 +241,168 @@ async fn a_sync_that_was_removed_is_not_applied_again() {
 
     *hub.known.lock().unwrap() = after;
     world.apply_ok(&objects).await;
+}
+
+async fn delete(world: &World, owner: &str) -> DeleteOutcome {
+    let job = DeleteJob {
+        owner,
+        siblings: &BTreeSet::new(),
+        budgets: &NoBudgets,
+        confirm: &Default::default(),
+        approved: "",
+        deadline: soon(),
+    };
+    world.member.delete(job).await
+}
+
+async fn removal(world: &World, installation: &str) -> String {
+    let removal = world.member.last_removal(installation, soon()).await.unwrap();
+    removal.unwrap().to_string()
+}
+
+/// Guards against a removal that hides the number of one that the management cluster does not know.
+#[tokio::test]
+async fn a_later_removal_does_not_hide_a_lost_one() {
+    let (mut world, _proxy, hub) = world("hidden", Hub::default()).await;
+    let objects = maps(&world, "1");
+    world.apply_ok(&objects).await;
+    let first = world.owner.clone();
+    world.owner = format!("{}2", &first[..31]);
+    let other = vec![world.map("z", &json!({"value": "1"}))];
+    world.records.clear();
+    world.apply_ok(&other).await;
+    let backup = hub.known.lock().unwrap().clone();
+    assert!(delete(&world, &first).await.is_complete());
+    assert_eq!(removal(&world, "hidden").await, taken(3));
+
+    *hub.known.lock().unwrap() = backup;
+    hub.is_restarted.store(true, Ordering::SeqCst);
+    let deleted = delete(&world, &world.owner).await;
+    assert!(
+        matches!(deleted.interrupted, Some(MemberError::SetBack { .. })),
+        "{deleted:?}"
+    );
+    assert_eq!(removal(&world, "hidden").await, taken(3));
+}
+
+/// Guards against removals at the same time of which the one with the lower number is written last.
+#[tokio::test]
+async fn of_two_removals_the_higher_number_stays() {
+    let (mut world, proxy, _) = world("higher", Hub::default()).await;
+    let first = world.owner.clone();
+    let second = format!("{}2", &first[..31]);
+    for (owner, name) in [(&first, "x"), (&second, "y")] {
+        world.owner.clone_from(owner);
+        world.records.clear();
+        let objects = vec![world.map(name, &json!({"value": "1"}))];
+        world.apply_ok(&objects).await;
+    }
+    // The first one takes its number, and its write waits at the member while the second one is done.
+    proxy.on(
+        Match::writes().path_ends_with("/configmaps/x"),
+        Fault::Latency(Duration::from_secs(2)),
+    );
+    let slow = delete(&world, &first);
+    let fast = async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        delete(&world, &second).await
+    };
+    let (slow, fast) = tokio::join!(slow, fast);
+    assert!(slow.is_complete() && fast.is_complete(), "{slow:?} {fast:?}");
+    assert_eq!(removal(&world, "higher").await, taken(4));
+}
+
+/// Guards against objects that were let go of since the backup, edited by people, and taken back unnoticed.
+#[tokio::test]
+async fn objects_that_were_let_go_of_remember_it() {
+    let (mut world, proxy, hub) = world("letgo", Hub::default()).await;
+    let objects = maps(&world, "1");
+    world.apply_ok(&objects).await;
+    let backup = hub.known.lock().unwrap().clone();
+    world.member.record_release(&world.owner, soon()).await.unwrap();
+    assert_eq!(number(&world).await, taken(2));
+    world.edit("x", &json!({"data": {"value": "theirs"}})).await;
+
+    *hub.known.lock().unwrap() = backup;
+    let seen = proxy.requests().len();
+    world.records.clear();
+    let outcome = world.apply(&objects).await;
+    assert!(
+        matches!(outcome.interrupted, Some(MemberError::SetBack { .. })),
+        "{outcome:?}"
+    );
+    let none: [String; 0] = [];
+    assert_eq!(writes(&proxy, seen), none);
+    // Where there are no objects, there is nothing to remember.
+    world.member.record_release("0".repeat(32).as_str(), soon()).await.unwrap();
+    assert_eq!(writes(&proxy, seen), none);
+}
+
+/// Guards against gates and admissions of a management cluster that was set back, before a Sync is written: a look at
+/// the member compares all numbers on it with one request.
+#[tokio::test]
+async fn a_look_compares_all_numbers_with_one_request() {
+    let (mut world, proxy, hub) = world("look", Hub::default()).await;
+    let owners = BTreeSet::from([world.owner.clone(), "0".repeat(32)]);
+    let look = async |owners: &BTreeSet<String>| world.member.check_numbers(owners, soon()).await;
+    look(&owners).await.unwrap();
+    let objects = maps(&world, "1");
+    let backup = hub.known.lock().unwrap().clone();
+    world.apply_ok(&objects).await;
+    let look = async |owners: &BTreeSet<String>| world.member.check_numbers(owners, soon()).await;
+    look(&owners).await.unwrap();
+
+    let after = hub.known.lock().unwrap().clone();
+    hub.known.lock().unwrap().clone_from(&backup);
+    let seen = proxy.requests().len();
+    let found = look(&owners).await.unwrap_err();
+    assert!(matches!(found, MemberError::SetBack { .. }), "{found:?}");
+    assert_eq!(proxy.requests().len() - seen, 1);
+    // Another installation may write to the same member.
+    look(&BTreeSet::new()).await.unwrap();
+    // An account may read by name only.
+    proxy.on(
+        Match::method(http::Method::GET).path_ends_with("/configmaps"),
+        Fault::status(http::StatusCode::FORBIDDEN),
+    );
+    let found = look(&owners).await.unwrap_err();
+    assert!(matches!(found, MemberError::SetBack { .. }), "{found:?}");
+
+    // A removal is found without its owner.
+    hub.known.lock().unwrap().clone_from(&after);
+    assert!(delete(&world, &world.owner).await.is_complete());
+    *hub.known.lock().unwrap() = after;
+    let found = look(&BTreeSet::new()).await.unwrap_err();
+    assert!(matches!(found, MemberError::SetBack { .. }), "{found:?}");
+}
+
+/// Guards against writes that waited for the request limits while another attempt found the restore.
+#[tokio::test]
+async fn a_write_that_waited_for_the_limits_is_not_sent_after_a_finding() {
+    let (mut world, proxy, hub) = world("waiting", Hub::default()).await;
+    let first = maps(&world, "1");
+    world.apply_ok(&first).await;
+    // Both writes are allowed, and wait for the rate; the finding comes with the first one that is sent.
+    let limits = MemberLimits {
+        per_second: NonZeroU32::new(2).unwrap(),
+        burst: NonZeroU32::MIN,
+        ..MemberLimits::default()
+    };
+    let config = MemberConfig::from_kubeconfig(&proxy.kubeconfig_yaml()).unwrap();
+    world.member = Member::connect(config, limits).unwrap().numbered(hub.clone());
+    let finding = move |_, _: &RequestInfo| hub.refuses.store(true, Ordering::SeqCst);
+    proxy.on(
+        Match::writes().and(|request| !request.path.contains("starling-system")),
+        Fault::hook(finding),
+    );
+    let seen = proxy.requests().len();
+    let second = maps(&world, "2");
+    let outcome = world.apply(&second).await;
+    assert!(
+        matches!(outcome.interrupted, Some(MemberError::SetBack { .. })),
+        "{outcome:?}"
+    );
+    assert_eq!(writes(&proxy, seen).len(), 2, "the number, and one object");
 }
 
 /// Guards against the number of a change that was not made: a stale read showed a drift that does not exist, and the

@@ -9,12 +9,12 @@ use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use jiff::Timestamp;
 use kube::ResourceExt;
-use starling_api::{Cluster, ConflictPolicy, RELEASE, SyncResource, SyncTemplate};
+use starling_api::{Cluster, ConflictPolicy, DeletionPolicy, RELEASE, SyncResource, SyncTemplate};
 use starling_core::apply::budget::Approval;
 use starling_core::apply::{Grace, SiblingObjects};
 use starling_core::expand::{self, ClusterFacts};
 use starling_core::object::ObjectId;
-use starling_core::preview::{ClusterPreview, ObjectChange};
+use starling_core::preview::{Change, ClusterPreview, ObjectChange};
 use starling_core::restore::{KnownWrites, WriteNumber};
 use starling_core::revision::Revision;
 use starling_core::target::{self, Owner};
@@ -38,6 +38,13 @@ pub(super) struct Comparison<'a> {
     pub(super) preview: ClusterPreview,
     /// The writes that the management cluster does not know.
     pub(super) lost: Vec<LostWrite>,
+}
+
+/// The end of a Sync.
+struct SyncRemoval {
+    why: &'static str,
+    /// What becomes of its objects.
+    policy: DeletionPolicy,
 }
 
 /// A Sync that would be applied.
@@ -95,13 +102,82 @@ impl Comparison<'_> {
             let found = member.last_write(&owner, deadline).await;
             self.record(key, &name, name.clone(), found);
         }
+        let (removed, stay): (Vec<_>, Vec<_>) = syncs
+            .iter()
+            .map(|sync| (sync, self.removal(cluster, sync)))
+            .partition(|(_, removal)| removal.is_some());
         let mut parts = Vec::new();
-        for sync in syncs {
+        for (sync, _) in stay {
             parts.extend(self.part(cluster, sync).await);
         }
         for part in &parts {
             self.dry_run(&member, part, &parts).await;
         }
+        for (sync, removal) in removed {
+            if let Some(removal) = removal {
+                self.remove(&member, sync, &removal, &parts).await;
+            }
+        }
+    }
+
+    /// Returns why a Sync would be removed, and what becomes of its objects; `None` if it stays. The release of a
+    /// restored group that has lost a cluster or an entry removes them, stage by stage.
+    fn removal(&self, cluster: &Cluster, sync: &SyncResource) -> Option<SyncRemoval> {
+        let namespace = sync.namespace().unwrap_or_default();
+        let own_policy = sync.spec.template.deletion_policy;
+        let of = |why, policy| Some(SyncRemoval { why, policy });
+        let is_deleted = sync.metadata.deletion_timestamp.is_some();
+        let deleted = of("the Sync is being deleted", own_policy).filter(|_| is_deleted);
+        let Some(group_ref) = &sync.spec.group_ref else {
+            return deleted;
+        };
+        let group_key = ObjectKey::new(&namespace, &group_ref.name);
+        let Some(group) = self.restored.groups.get(&group_key) else {
+            return deleted;
+        };
+        if group.metadata.deletion_timestamp.is_some() {
+            return of("the SyncGroup is being deleted", group.spec.deletion_policy);
+        }
+        // An invalid selector removes nothing.
+        let selector = expand::selector(&group.spec.cluster_selector);
+        if selector.is_ok_and(|selector| !lists::is_selected(&selector, cluster)) {
+            return of("the SyncGroup does not select the cluster", group.spec.when_unselected);
+        }
+        if !group.spec.syncs.iter().any(|entry| entry.name == group_ref.entry) {
+            return of("the SyncGroup has no such entry", own_policy);
+        }
+        deleted
+    }
+
+    /// Adds the objects that go with a Sync: those in its inventory, unless another Sync on the cluster renders them.
+    async fn remove(&mut self, member: &Member, sync: &SyncResource, removal: &SyncRemoval, parts: &[Part]) {
+        let (name, SyncRemoval { why, policy }) = (name(sync), removal);
+        if sync.spec.template.suspend {
+            let note = format!("{name}: {why}; the Sync is suspended, so its objects stay");
+            return self.preview.notes.push(note);
+        }
+        let deadline = Instant::now() + self.tools.timeout;
+        let inventory = match member.read_inventory(&self.owner(sync), deadline).await {
+            Ok(inventory) => inventory,
+            Err(error) => return self.preview.fail_unknown(&name, crate::chain(&error)),
+        };
+        if *policy == DeletionPolicy::Orphan {
+            let objects = inventory.len();
+            let note = format!("{name}: {why}; its {objects} objects stay, and are no longer managed");
+            return self.preview.notes.push(note);
+        }
+        self.preview.notes.push(format!("{name}: {why}"));
+        let rendered: BTreeSet<&ObjectId> = parts
+            .iter()
+            .flat_map(|part| part.rendered.set.objects.iter().map(|object| &object.key))
+            .collect();
+        let gone = inventory.iter().filter(|(key, _)| !rendered.contains(key));
+        let changes = gone.map(|(key, _)| ObjectChange {
+            entry: name.clone(),
+            key: key.clone(),
+            change: Change::Delete,
+        });
+        self.preview.changes.extend(changes);
     }
 
     /// Records a number that was read, if the management cluster does not know it.
@@ -161,7 +237,7 @@ impl Comparison<'_> {
     /// Builds what a Sync would apply; `None` if it would apply nothing.
     async fn part(&mut self, cluster: &Cluster, sync: &SyncResource) -> Option<Part> {
         let name = name(sync);
-        if let Some(note) = self.is_not_applied(sync) {
+        if let Some(note) = Self::is_not_applied(sync) {
             self.preview.notes.push(format!("{name}: {note}"));
             return None;
         }
@@ -186,19 +262,8 @@ impl Comparison<'_> {
     }
 
     /// Why a Sync would not be applied.
-    fn is_not_applied(&self, sync: &SyncResource) -> Option<&'static str> {
-        let namespace = sync.namespace().unwrap_or_default();
-        let group = sync.spec.group_ref.as_ref();
-        let group = group.and_then(|of| self.restored.groups.get(&ObjectKey::new(&namespace, &of.name)));
-        if sync.metadata.deletion_timestamp.is_some() {
-            Some("the Sync is being deleted, with its objects if deletionPolicy says so")
-        } else if group.is_some_and(|group| group.metadata.deletion_timestamp.is_some()) {
-            Some("the SyncGroup is being deleted, with all objects if deletionPolicy says so")
-        } else if sync.spec.template.suspend {
-            Some("the Sync is suspended")
-        } else {
-            None
-        }
+    fn is_not_applied(sync: &SyncResource) -> Option<&'static str> {
+        sync.spec.template.suspend.then_some("the Sync is suspended")
     }
 
     /// Renders a Sync; `None` while it has no revision.

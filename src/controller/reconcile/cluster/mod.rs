@@ -64,7 +64,14 @@ pub async fn reconcile(context: ClusterContext<'_>, key: &ObjectKey) -> Result<N
     let Some(cluster) = context.clusters.get(key) else {
         return Ok(Next::OnEvent);
     };
+    let is_first = !context.looks.is_tried(key);
     let result = observe::observe(context, &cluster).await;
+    if is_first && !matches!(result, ProbeResult::Suspended) {
+        // A member that does not respond, or cannot be used, holds no group.
+        context.looks.tried(key, false);
+        // Its Syncs did not use the connection until now.
+        context.handlers.enqueue_syncs_of(key);
+    }
     let next = next(&cluster, &result);
     let expiring = renew::renew(context, &cluster, &result).await;
     // No new information, so nothing to report.

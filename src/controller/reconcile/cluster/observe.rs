@@ -1,5 +1,6 @@
 //! Reads the Secret, keeps the connection, and probes the member.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use kube::ResourceExt;
@@ -7,6 +8,7 @@ use starling_api::Cluster;
 use starling_core::breaker::Contact;
 use starling_core::pause;
 use starling_core::plan::Reach;
+use starling_core::target::{self, Owner};
 use starling_core::token::TokenLease;
 use tokio::time::Instant;
 
@@ -47,7 +49,59 @@ pub(super) async fn observe(context: ClusterContext<'_>, cluster: &Cluster) -> P
         .member
         .probe(Instant::now() + waits::PROBE_TIMEOUT)
         .await;
+    if response.is_ok() {
+        look(context, &key, &connection).await;
+    }
     probed(context, cluster, response)
+}
+
+/// Looks at a member that responds for the first time since the start: compares the numbers of writes on it with those
+/// that the management cluster knows.
+async fn look(context: ClusterContext<'_>, key: &ObjectKey, connection: &Connection) {
+    if context.looks.is_done(key) {
+        return;
+    }
+    let owners = owners(context, key);
+    let deadline = Instant::now() + waits::PROBE_TIMEOUT;
+    let looked = connection.member.check_numbers(&owners, deadline).await;
+    let is_done = match looked {
+        // The finding holds the installation.
+        Ok(()) | Err(MemberError::SetBack { .. }) => true,
+        Err(error) => {
+            // The attempts of each Sync compare its number. The next probe tries again.
+            tracing::warn!(cluster = %key, error = %crate::chain(&error), "numbers of writes not read");
+            false
+        }
+    };
+    context.looks.tried(key, is_done);
+}
+
+/// Returns the owners of objects on a cluster: of its Syncs, and of those that groups may create there. A cluster or an
+/// entry from after a backup has no Sync yet.
+fn owners(context: ClusterContext<'_>, key: &ObjectKey) -> BTreeSet<String> {
+    let owner = |owner: Owner<'_>| target::owner(context.installation, &key.namespace, owner);
+    let syncs = context.objects.syncs.indexed(key);
+    let alone = syncs.iter().map(|sync| match &sync.spec.group_ref {
+        Some(of) => owner(Owner::Entry {
+            group: &of.name,
+            entry: &of.entry,
+        }),
+        None => owner(Owner::Alone {
+            sync: &sync.name_any(),
+        }),
+    });
+    let mut owners: BTreeSet<String> = alone.collect();
+    let groups = context.objects.groups.in_namespace(&key.namespace);
+    for group in groups {
+        let entries = group.spec.syncs.iter().map(|entry| {
+            owner(Owner::Entry {
+                group: &group.name_any(),
+                entry: &entry.name,
+            })
+        });
+        owners.extend(entries);
+    }
+    owners
 }
 
 /// Applies the response to a probe to the circuit breaker, and returns the result for status.

@@ -40,11 +40,17 @@ struct Observed {
     result: ResolveResult,
     /// The revisions of stored releases that are lost; `None`: not known.
     lost: Option<BTreeSet<Revision>>,
+    /// The heads that rewrites have replaced; `None`: as before.
+    replaced: Option<Vec<Revision>>,
 }
 
 impl From<ResolveResult> for Observed {
     fn from(result: ResolveResult) -> Self {
-        Self { result, lost: None }
+        Self {
+            result,
+            lost: None,
+            replaced: None,
+        }
     }
 }
 

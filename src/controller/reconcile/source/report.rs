@@ -32,7 +32,11 @@ pub(super) async fn report(
 }
 
 fn status(source: &Source, before: &SourceStatus, observed: Observed, now: Timestamp) -> SourceStatus {
-    let Observed { result, lost } = observed;
+    let Observed {
+        result,
+        lost,
+        replaced,
+    } = observed;
     let (revision, updates) = match result {
         ResolveResult::Blocked(blocked @ SourceBlocked::Suspended) => {
             let message = blocked.to_string();
@@ -74,6 +78,10 @@ fn status(source: &Source, before: &SourceStatus, observed: Observed, now: Times
         lost_revisions: match lost {
             Some(lost) => lost.iter().map(ToString::to_string).collect(),
             None => before.lost_revisions.clone(),
+        },
+        replaced_revisions: match replaced {
+            Some(replaced) => replaced.iter().map(ToString::to_string).collect(),
+            None => before.replaced_revisions.clone(),
         },
         last_handled_reconcile_at: source
             .annotations()

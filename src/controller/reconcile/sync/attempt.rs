@@ -22,6 +22,7 @@ use super::budgets::BudgetsOf;
 use super::evaluate::{
     RecordChanges, end, enter, evaluate, failed, failures_before, interrupted, record_changes, schedule_check,
 };
+use super::observe::Observed;
 use super::outcome::{Cause, Done, Outcome};
 use super::ownership::ownership;
 use super::render::{Render, render};
@@ -91,7 +92,7 @@ pub(super) async fn check(
         let message = format!("cannot check {} for drift: {}", kind.kind, crate::chain(error));
         Cause::new("DriftCheckFailed", message)
     });
-    let is_due = prune_grace::is_due(context, observed);
+    let is_due = prune_grace::is_due(context, observed) || has_returned(&member, observed, &report).await;
     if !repair.is_empty() || !report.foreign.is_empty() || observed.requested() || is_due {
         let mut done = attempt(context, sync, wanted, Some(repair)).await?;
         // A comparison reads each object, and does not show that later checks cannot.
@@ -105,6 +106,24 @@ pub(super) async fn check(
     }
     health::checked(context, sync, wanted, &records, &report.versions);
     Ok(Outcome::Unchanged.into())
+}
+
+/// Returns whether objects that were pruned are in the inventory again: the member was set back to a state from before
+/// the prune. Deletions that wait are in the inventory as well, and an object that is in none is not Starling's any more.
+async fn has_returned(member: &Member, observed: &Observed, report: &DriftReport) -> bool {
+    let status = &observed.status;
+    if report.unrecorded.is_empty() || status.held_deletions.is_some() || status.pending_deletions.is_some() {
+        return false;
+    }
+    let inventory = member
+        .read_inventory(observed.owner.as_str(), observed.deadline())
+        .await;
+    let is_listed = inventory.is_ok_and(|inventory| report.unrecorded.iter().any(|key| inventory.contains(key)));
+    if is_listed {
+        let objects = report.unrecorded.len();
+        tracing::warn!(sync = %observed.key, objects, "pruned objects have returned; the member was set back");
+    }
+    is_listed
 }
 
 /// The results of a drift check.

@@ -121,7 +121,7 @@ pub(super) async fn check(
             let read = reader.read_all(&mut watching.records, together).await;
             recorder.end(context, &observed.cluster_key(), read.as_ref().err());
             match read {
-                Ok(unhealthy) => HealthCheck::Verdict(verdict(sync, wanted, unhealthy, context.clock.now())),
+                Ok(unhealthy) => HealthCheck::Verdict(verdict(context, sync, wanted, unhealthy)),
                 Err(error) => lost(context, sync, &error),
             }
         }
@@ -261,11 +261,12 @@ fn unread(key: &ObjectId, failures: &[(GroupKind, MemberError)]) -> Health {
 }
 
 fn verdict(
+    context: SyncContext<'_>,
     sync: &ValidSync<'_>,
     wanted: &Wanted,
     unhealthy: BTreeMap<ObjectId, Health>,
-    now: Timestamp,
 ) -> HealthVerdict {
+    let (now, clock_jumps) = (context.clock.now(), context.clock.jumps());
     let status = &sync.observed.status;
     let applied = if progress::holds(status, &wanted.target, sync.observed.cluster_id.as_str()) {
         status.last_applied_time.parse().ok()
@@ -273,7 +274,13 @@ fn verdict(
         Some(now)
     };
     let since = waiting_since(&status.conditions, applied, now);
-    judge(unhealthy, since, sync.spec.template.timeout.as_std(), now)
+    judge(
+        unhealthy,
+        since,
+        sync.spec.template.timeout.as_std(),
+        now,
+        &clock_jumps,
+    )
 }
 
 fn schedule(sync: &ValidSync<'_>, watching: &mut SyncHealth, found: &HealthCheck, now: Timestamp) {

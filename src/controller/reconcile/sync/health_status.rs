@@ -215,7 +215,8 @@ mod tests {
             .then(|| (key, Health::new(status, "Available: 0/1")))
             .into_iter()
             .collect();
-        HealthCheck::Verdict(judge(unhealthy, at(100), Duration::from_secs(timeout), at(100)))
+        let (timeout, none) = (Duration::from_secs(timeout), ClockJumps::none());
+        HealthCheck::Verdict(judge(unhealthy, at(100), timeout, at(100), &none))
     }
 
     /// Returns the status after an attempt or a check that succeeded.

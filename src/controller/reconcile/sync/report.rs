@@ -95,6 +95,12 @@ async fn write(
     after: &SyncStatus,
 ) -> Result<(), ReconcileError> {
     let written = context.hub.write_status(&*observed.object, after).await?;
+    // What status reports, the process does not remember beside it: a status that is set back later would fit the
+    // attempt that came after it.
+    let own = context.caches.attempts.get(&observed.key);
+    if own.is_some_and(|own| after.last_attempt_time == own.at.to_string()) {
+        context.caches.attempts.forget(&observed.key);
+    }
     if let Some(change) = context.objects.syncs.observe_write(written) {
         context.handlers.on_sync(&change, ChangedBy::Reconciler);
     }

@@ -25,6 +25,9 @@ mod view;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use kube::core::SelectorExt as _;
+use starling_api::SyncGroup;
+use starling_core::expand;
 use starling_core::journal::{Recorder, resume};
 use starling_core::rollout::{self, Transition};
 use starling_ledger::LedgerError;
@@ -59,9 +62,15 @@ async fn pass(context: GroupContext<'_>, key: &ObjectKey) -> Result<Next, Reconc
         close_open::of_deleted_groups(context).await?;
         return Ok(Next::OnEvent);
     };
+    // A group asks gates and writes Syncs only after its members had the chance to tell that the management cluster was
+    // set back (ADR 40).
+    let is_awaited = awaits_look(context, &group);
     if let Some(finding) = context.writes.held() {
         report::held(context, &group, &finding).await?;
         return Ok(Next::OnEvent);
+    }
+    if is_awaited {
+        return Ok(Next::After(waits::LOOK_CHECK));
     }
     if group.metadata.deletion_timestamp.is_some() {
         context.caches.gate_tasks.forget(key);
@@ -75,6 +84,27 @@ async fn pass(context: GroupContext<'_>, key: &ObjectKey) -> Result<Next, Reconc
             Ok(Next::OnEvent)
         }
     }
+}
+
+/// Returns whether a reachable member of the group has not been looked at since the start: one that it selects, or that
+/// has a Sync of it.
+fn awaits_look(context: GroupContext<'_>, group: &SyncGroup) -> bool {
+    let mut pending = context.looks.pending(&context.objects.clusters);
+    pending.retain(|key| Some(&key.namespace) == group.metadata.namespace.as_ref());
+    if pending.is_empty() {
+        return false;
+    }
+    let syncs = context.objects.syncs.of_group(&ObjectKey::of(group));
+    let selector = expand::selector(&group.spec.cluster_selector);
+    let is_of_group = |key: &ObjectKey| {
+        let cluster = context.objects.clusters.get(key);
+        let labels = cluster.and_then(|cluster| cluster.metadata.labels.clone());
+        let is_selected = selector
+            .as_ref()
+            .is_ok_and(|selector| selector.matches(&labels.unwrap_or_default()));
+        is_selected || syncs.on(&key.name).next().is_some()
+    };
+    pending.iter().any(is_of_group)
 }
 
 /// Runs one step of the machine and carries its effects out.

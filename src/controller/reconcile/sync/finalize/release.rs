@@ -2,10 +2,13 @@
 
 use starling_api::ABANDON;
 use starling_core::finalize::Orphaned;
+use tokio::time::Instant;
 
 use super::super::super::ReconcileError;
+use super::super::access;
 use super::super::observe::Observed;
 use crate::controller::context::{Next, SyncContext};
+use crate::controller::waits;
 
 /// Releases the Sync and leaves its objects on the member.
 ///
@@ -16,6 +19,11 @@ pub(super) async fn orphan(
     observed: &Observed,
     why: &Orphaned,
 ) -> Result<Next, ReconcileError> {
+    record(context, observed).await;
+    if context.writes.held().is_some() {
+        // The end of the hold enqueues the Sync.
+        return Ok(Next::OnEvent);
+    }
     let why = match why {
         Orphaned::Policy => return release(context, observed).await,
         Orphaned::Suspended => "the Sync is suspended".to_owned(),
@@ -33,6 +41,20 @@ pub(super) async fn orphan(
         .warning(&*observed.object, "ObjectsOrphaned", note)
         .await;
     release(context, observed).await
+}
+
+/// Leaves the number of the release on the member. If the management cluster is restored later, it does not know this
+/// number, and does not write the objects that people have changed in the meantime. A member that cannot be reached
+/// delays no release.
+async fn record(context: SyncContext<'_>, observed: &Observed) {
+    let Ok(member) = access::enter(context, observed, "") else {
+        return;
+    };
+    let deadline = Instant::now() + waits::PROBE_TIMEOUT;
+    if let Err(error) = member.record_release(observed.owner.as_str(), deadline).await {
+        let error = crate::chain(&error);
+        tracing::warn!(sync = %observed.key, %error, "release not recorded on the member");
+    }
 }
 
 /// Releases the Sync. The member records are deleted first, so that a later Sync with the same name starts without

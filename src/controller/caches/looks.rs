@@ -1,0 +1,101 @@
+//! The members that were looked at since the start, for writes that the management cluster does not know (ADR 40).
+//!
+//! Until its members were looked at, nothing tells a management cluster that was set back from one that was not, and a
+//! group would ask its gates for a rollout that was done in the lost past.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use starling_api::Cluster;
+use starling_core::plan::Reach;
+
+use super::cache::{Cache, ObjectKey};
+use crate::controller::keyed::{Keyed, per_object};
+use crate::controller::reconcile::cluster::reach;
+
+/// The looks of this process.
+#[derive(Debug, Default)]
+pub struct Looks {
+    /// Whether a member was looked at; `false`: a look was tried, and failed.
+    by_cluster: Keyed<bool>,
+    /// No look of the start is pending any more.
+    is_complete: AtomicBool,
+}
+
+per_object!(Looks, by_cluster);
+
+impl Looks {
+    /// Returns whether a member was looked at.
+    #[must_use]
+    pub fn is_done(&self, cluster: &ObjectKey) -> bool {
+        self.by_cluster.get(cluster) == Some(true)
+    }
+
+    /// Returns whether a look was tried, with or without success.
+    #[must_use]
+    pub fn is_tried(&self, cluster: &ObjectKey) -> bool {
+        self.by_cluster.get(cluster).is_some()
+    }
+
+    /// Records a look, and returns whether it is the first one. A look that failed does not undo an earlier one.
+    pub fn tried(&self, cluster: &ObjectKey, is_done: bool) -> bool {
+        let mut looks = self.by_cluster.lock();
+        let before = looks.get(cluster).copied();
+        looks.insert(cluster.clone(), is_done || before == Some(true));
+        before.is_none()
+    }
+
+    /// Returns the reachable Clusters of which no look was tried: those that the last process has left as Ready, until
+    /// the first probe of this one. A Cluster that gets Ready later was looked at before.
+    pub fn pending(&self, clusters: &Cache<Cluster>) -> Vec<ObjectKey> {
+        if self.is_complete.load(Ordering::SeqCst) {
+            return Vec::new();
+        }
+        let is_pending =
+            |cluster: &Cluster| reach(cluster) == Reach::Ready && !self.is_tried(&ObjectKey::of(cluster));
+        let pending = clusters.select(is_pending);
+        if pending.is_empty() {
+            self.is_complete.store(true, Ordering::SeqCst);
+        }
+        pending.iter().map(|cluster| ObjectKey::of(&**cluster)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use starling_api::conditions::READY;
+
+    use super::*;
+
+    fn cluster(name: &str, ready: &str) -> Cluster {
+        serde_json::from_value(json!({
+            "apiVersion": "starling.dev/v1alpha1", "kind": "Cluster",
+            "metadata": {"name": name, "namespace": "fleet", "uid": name, "resourceVersion": "1"},
+            "spec": {"kubeConfig": {"secretRef": {"name": "s"}}},
+            "status": {"conditions": [{"type": READY, "status": ready, "reason": "R", "message": "m",
+                "lastTransitionTime": "2026-01-01T00:00:00Z"}]},
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn a_reachable_cluster_is_pending_until_a_look_was_tried() {
+        let (looks, clusters) = (Looks::default(), Cache::default());
+        for (name, ready) in [("a", "True"), ("b", "True"), ("gone", "Unknown")] {
+            drop(clusters.observe_write(cluster(name, ready)));
+        }
+        let key = |name: &str| ObjectKey::new("fleet", name);
+        let mut pending = looks.pending(&clusters);
+        pending.sort();
+        assert_eq!(pending, [key("a"), key("b")]);
+        assert!(looks.tried(&key("a"), true) && !looks.tried(&key("a"), false));
+        assert!(looks.is_done(&key("a")));
+        assert_eq!(looks.pending(&clusters), [key("b")]);
+        // A member that cannot be read must not hold its groups for ever.
+        assert!(looks.tried(&key("b"), false));
+        assert!(looks.pending(&clusters).is_empty() && !looks.is_done(&key("b")));
+        // What joins later is looked at before it is connected, and holds nobody.
+        drop(clusters.observe_write(cluster("later", "True")));
+        assert!(looks.pending(&clusters).is_empty());
+    }
+}
