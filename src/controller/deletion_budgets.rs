@@ -179,7 +179,7 @@ impl DeletionBudgets {
             objects: deletions.objects,
             is_new_cluster: false,
             of_objects: objects_of(sync).max(deletions.objects),
-            remaining: deletions.remaining,
+            remaining: Some(deletions.remaining),
             of_clusters: 1,
         };
         count(
@@ -410,7 +410,7 @@ fn of_group(
     let of_objects: usize = syncs.with_copies().map(|sync| objects_of(sync)).sum();
     let others = of_objects.saturating_sub(objects_of(sync));
     let request = Request {
-        remaining: others + deletions.remaining,
+        remaining: Some(others + deletions.remaining),
         objects: deletions.objects,
         is_new_cluster: !syncs.on(cluster).any(|sync| deleted_in(sync, &limits, now)),
         of_objects: of_objects.max(deletions.objects),
@@ -445,7 +445,7 @@ fn of_installation(
         objects: lost,
         is_new_cluster: objects.syncs.select(is_there).is_empty(),
         of_objects: deletions.objects,
-        remaining: 0,
+        remaining: None,
         of_clusters: 1,
     }
 }

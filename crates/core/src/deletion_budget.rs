@@ -161,8 +161,9 @@ pub struct Request {
     pub is_new_cluster: bool,
     /// The number of objects in the scope now.
     pub of_objects: usize,
-    /// The number of objects in the scope afterwards, with those that the same attempt creates.
-    pub remaining: usize,
+    /// The number of objects in the scope afterwards, with those that the same attempt creates; `None`: it is not
+    /// known, and `objects` is the net loss.
+    pub remaining: Option<usize>,
     /// The number of clusters in the scope now.
     pub of_clusters: usize,
 }
@@ -211,10 +212,10 @@ pub fn decide(limits: &Limits, counted: &[DeletionCount], request: Request, now:
             continue;
         };
         let before: usize = counted.iter().map(number).sum();
-        let lost = match what {
-            "objects" => of_objects
-                .max(request.of_objects)
-                .saturating_sub(request.remaining),
+        let lost = match request.remaining {
+            Some(remaining) if what == "objects" => {
+                of_objects.max(request.of_objects).saturating_sub(remaining)
+            }
             _ => usize::MAX,
         };
         if lost.min(before + wanted) <= limit {
@@ -474,7 +475,7 @@ mod tests {
             objects,
             is_new_cluster: true,
             of_objects,
-            remaining: 0,
+            remaining: Some(0),
             of_clusters: 8,
         }
     }
@@ -547,6 +548,26 @@ mod tests {
         granted(decide(&limits, &counts, request(2, 92), t(1900)));
     }
 
+    /// Of an installation, only the net loss of each request is known.
+    #[test]
+    fn net_losses_add_up() {
+        let limits: Limits = "objects=500".parse().unwrap();
+        let net = Request {
+            remaining: None,
+            ..request(30, 30)
+        };
+        let mut counts = Vec::new();
+        for second in 0..16 {
+            counts = granted(decide(&limits, &counts, net, t(second)));
+        }
+        let excess = held(decide(&limits, &counts, net, t(16)));
+        assert!(
+            excess.budget.contains("480 were deleted, 30 more"),
+            "{}",
+            excess.budget
+        );
+    }
+
     #[test]
     fn what_exceeds_the_budget_alone_waits_for_a_person() {
         let limits = limits(Some("10"), None);
@@ -574,13 +595,13 @@ mod tests {
         for round in 0..50 {
             // An attempt that was interrupted has the new objects in its inventory already.
             let replacing = Request {
-                remaining: 200,
+                remaining: Some(200),
                 ..request(20, if round % 2 == 0 { 200 } else { 220 })
             };
             counts = granted(decide(&limits, &counts, replacing, t(round * 60)));
         }
         let removing = |objects: usize| Request {
-            remaining: 200 - objects,
+            remaining: Some(200 - objects),
             ..request(objects, 200)
         };
         granted(decide(&limits, &counts, removing(90), t(3000)));

@@ -286,7 +286,7 @@ fn budget_until(group: &Group, cluster: &str, now: Timestamp) -> Option<Timestam
         objects: lost,
         is_new_cluster: !syncs().any(|sync| has_deleted(sync)),
         of_objects: all,
-        remaining: all.saturating_sub(lost),
+        remaining: Some(all.saturating_sub(lost)),
         of_clusters: group.syncs.clusters().count(),
     };
     let counted = counted.map_or(&[][..], |deletions| &deletions.counts);
