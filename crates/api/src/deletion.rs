@@ -127,9 +127,16 @@ pub struct DeletionGrant {
 pub struct UsedApproval {
     /// Name of the DeletionApproval, or of the annotation.
     pub name: String,
-    /// UID of the DeletionApproval. Empty for an annotation.
+    /// `DeletionApproval`, or the kind of the annotated object. Empty in records of earlier versions.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub kind: String,
+    /// UID of the DeletionApproval, or of the annotated object. A restore to another API server changes it.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub uid: String,
+    /// Time at which the DeletionApproval was first created, in RFC 3339 format. A restore does not change it. Empty
+    /// for an annotation.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub created: String,
     /// Digest of the list.
     pub digest: String,
     /// Time at which the deletions began, in RFC 3339 format.

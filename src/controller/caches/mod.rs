@@ -171,6 +171,8 @@ pub struct SyncCaches {
     pub drift: DriftStates,
     /// The last attempt of this process.
     pub attempts: Keyed<OwnAttempt>,
+    /// When approvals that could not be marked are marked again.
+    pub mark_retries: Times,
 }
 
 /// Caches for each SyncGroup.
@@ -194,6 +196,8 @@ pub struct GroupCaches {
     pub unconfirmed_writes: UnconfirmedWrites,
     /// Admissions that were settled.
     pub settled_admissions: SettledAdmissions,
+    /// When actions and approvals that could not be marked are marked again.
+    pub mark_retries: Times,
 }
 
 impl Caches {
@@ -263,6 +267,7 @@ impl Caches {
                     health,
                     drift,
                     attempts,
+                    mark_retries: sync_mark_retries,
                 },
             group:
                 GroupCaches {
@@ -275,12 +280,13 @@ impl Caches {
                     pending_deselections,
                     unconfirmed_writes,
                     settled_admissions,
+                    mark_retries: group_mark_retries,
                 },
         } = self;
         match of {
             Loop::Source => vec![origins, pins],
             Loop::Cluster => vec![connections, &**availability, token_renewals],
-            Loop::Sync => vec![deadlines, waiting, health, drift, attempts],
+            Loop::Sync => vec![deadlines, waiting, health, drift, attempts, sync_mark_retries],
             Loop::SyncGroup => vec![
                 &**gate_tasks,
                 release_snapshots,
@@ -291,6 +297,7 @@ impl Caches {
                 pending_deselections,
                 unconfirmed_writes,
                 settled_admissions,
+                group_mark_retries,
             ],
         }
     }
