@@ -529,11 +529,9 @@ fn of_installation(
     new: NewDeletions,
     clock: Clock<'_>,
 ) -> Request<'static> {
-    let is_there = |other: &SyncResource| {
-        other.metadata.namespace == sync.metadata.namespace
-            && other.spec.cluster_ref == sync.spec.cluster_ref
-            && deleted_in(other, limits, clock)
-    };
+    let namespace = sync.metadata.namespace.as_deref().unwrap_or_default();
+    let cluster = ObjectKey::new(namespace, &sync.spec.cluster_ref.name);
+    let on_cluster = objects.syncs.indexed(&cluster);
     // What is replaced is no loss. At the end of a Sync nothing remains, whatever its status says.
     let lost = match new.remaining {
         0 => new.objects,
@@ -542,7 +540,7 @@ fn of_installation(
     Request {
         objects: lost,
         cluster: "",
-        is_new_cluster: objects.syncs.select(is_there).is_empty(),
+        is_new_cluster: !on_cluster.iter().any(|other| deleted_in(other, limits, clock)),
         of_objects: new.objects,
         remaining: None,
         of_clusters: 1,

@@ -25,6 +25,8 @@ pub struct Forecast<'a> {
     limits: Limits,
     counts: Vec<DeletionCount>,
     of: GroupObjects,
+    /// Whether a loss was added to the stored counts.
+    has_added: bool,
     clock: Clock<'a>,
 }
 
@@ -36,6 +38,7 @@ impl<'a> Forecast<'a> {
             limits,
             counts: counted.to_vec(),
             of,
+            has_added: false,
             clock,
         }
     }
@@ -56,10 +59,22 @@ impl<'a> Forecast<'a> {
             BudgetVerdict::Granted(counts) => {
                 self.counts = counts;
                 self.of.remaining = remaining;
+                self.has_added = true;
                 None
             }
+            BudgetVerdict::Held(excess) if self.has_added => excess.until.map(|until| self.rounded(until)),
             BudgetVerdict::Held(excess) => excess.until,
         }
+    }
+
+    /// Rounds a time up to a twelfth of the window. What was not counted yet would count from now, and each pass would
+    /// have another time to report.
+    fn rounded(&self, until: Timestamp) -> Timestamp {
+        let width = i64::try_from(self.limits.window.as_millis() / 12).unwrap_or(i64::MAX);
+        let millis = until.as_millisecond();
+        let over = millis.rem_euclid(width.max(1));
+        let up = if over == 0 { 0 } else { width - over };
+        Timestamp::from_millisecond(millis.saturating_add(up)).unwrap_or(Timestamp::MAX)
     }
 }
 
@@ -97,6 +112,20 @@ mod tests {
             None,
             "what exceeds the budget alone waits for a person at its Sync"
         );
+    }
+
+    /// Passes that follow each other must not report other times.
+    #[test]
+    fn the_time_is_stable_while_nothing_is_counted() {
+        let until = |second: i64| {
+            let mut forecast = forecast("50", None);
+            forecast.clock.now = Timestamp::from_second(second).unwrap();
+            forecast.lose("a", 40, true);
+            forecast.lose("b", 40, true).unwrap()
+        };
+        assert_eq!(until(10), until(250));
+        assert!(until(310) > until(250));
+        assert!(until(250) >= Timestamp::from_second(250 + 3600).unwrap());
     }
 
     #[test]
