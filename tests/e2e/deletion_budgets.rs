@@ -506,7 +506,10 @@ fn an_object_that_is_protected_while_its_deletion_is_stuck_stays() -> Result<()>
         maps.patch(&scene.own("o003"), &PatchParams::default(), &asks)
             .await?;
         member.remove(&stuck);
-        let ends = |sync: &SyncResource| sync_ready(sync).1 == "DeletionHeld" || done(sync);
+        let ends = |sync: &SyncResource| {
+            let objects = sync.status.as_ref().map(|status| status.inventory.objects);
+            sync_ready(sync).1 == "DeletionHeld" || objects == Some(2)
+        };
         let sync: SyncResource = scene.fleet().until(&name, "held or done", ends).await?;
         assert_eq!(sync_ready(&sync).1, "DeletionHeld");
         assert_eq!(count(scene, "m1").await?, 3);
