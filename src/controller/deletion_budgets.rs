@@ -1,19 +1,25 @@
 //! The deletion budgets of Syncs, groups and the installation: counts deletions before they are sent (ADR 42).
 //!
 //! The counts are in the status of each Sync and SyncGroup, and those of the installation in a ConfigMap. They are
-//! written one request after another, so that no two requests take the same part of a budget.
+//! written one request after another, so that no two requests take the same part of a budget. Requests of different
+//! groups wait for each other only if the installation has a budget.
 
-use std::collections::BTreeSet;
+mod unfinished;
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Mutex as StdMutex, PoisonError};
 
 use jiff::Timestamp;
 use starling_api::{DeletionCount, DeletionGrant, Deletions, SyncGroup, SyncResource, UsedApproval};
 use starling_core::deletion_budget::{
-    BudgetVerdict, Excess, Limits, Request, count_left, decide, has_deleted, is_later, repaired,
+    BudgetVerdict, Clock, Excess, Limits, Request, Scope, count_left, decide, has_deleted, is_later, repaired,
 };
-use starling_core::object::GroupKind;
+use starling_core::deletion_grant::{Granted, NewGrant, objects_after};
+use starling_core::object::{GroupKind, ObjectId};
 use starling_member::Refusal;
 use tokio::sync::Mutex;
 
+use self::unfinished::Unfinished;
 use super::cache::ObjectKey;
 use super::caches::ObjectCaches;
 use super::event_handlers::{ChangedBy, EventHandlers};
@@ -32,7 +38,34 @@ pub struct DeletionSettings {
 #[derive(Debug, Default)]
 pub struct DeletionBudgets {
     settings: DeletionSettings,
-    turn: Mutex<()>,
+    turns: Turns,
+    /// Held while the counts of the installation are read and written, after the turn of a group.
+    installation: Mutex<()>,
+    unfinished: Unfinished,
+}
+
+/// The locks of groups, and of Syncs without a group.
+#[derive(Debug, Default)]
+struct Turns(StdMutex<HashMap<ObjectKey, Arc<Mutex<()>>>>);
+
+impl Turns {
+    fn of(&self, owner: &ObjectKey) -> Arc<Mutex<()>> {
+        let mut turns = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(turn) = turns.get(owner) {
+            return turn.clone();
+        }
+        turns.retain(|_, turn| Arc::strong_count(turn) > 1);
+        turns.entry(owner.clone()).or_default().clone()
+    }
+}
+
+/// Returns the owner of the turn of a Sync: its group, whose counts its requests change too.
+fn turn_of(sync: &SyncResource) -> ObjectKey {
+    let own = ObjectKey::of(sync);
+    match &sync.spec.group_ref {
+        Some(group) => ObjectKey::new(&own.namespace, &group.name),
+        None => own,
+    }
 }
 
 /// What the budgets need of a loop.
@@ -44,6 +77,8 @@ pub struct BudgetContext<'a> {
     pub objects: &'a ObjectCaches,
     /// The event handlers.
     pub handlers: EventHandlers<'a>,
+    /// The clock, which knows its jumps.
+    pub clock: &'a starling_net::clock::Clock,
     /// The time of the request.
     pub now: Timestamp,
 }
@@ -55,12 +90,30 @@ pub struct SyncDeletions<'a> {
     pub sync: &'a ObjectKey,
     /// [`DeletionGrant::target`].
     pub target: &'a str,
-    /// The number of objects.
-    pub objects: usize,
+    /// All objects of the list, with those that are gone or being deleted already.
+    pub list: &'a [ObjectId],
+    /// The objects that exist and are not being deleted yet.
+    pub begin: &'a [ObjectId],
     /// The number of objects of the Sync afterwards, with those that the same attempt creates.
     pub remaining: usize,
-    /// The record of used approvals if a person approved them: they are allowed, and not counted.
-    pub approved: Option<&'a [UsedApproval]>,
+    /// The approval of the list if a person approved it: its deletions are allowed, and not counted.
+    pub approved: Option<Approved<'a>>,
+}
+
+/// The approval of a list.
+#[derive(Clone, Copy, Debug)]
+pub struct Approved<'a> {
+    /// The digest of the list.
+    pub digest: &'a str,
+    /// The record of used approvals with those of the list.
+    pub used: &'a [UsedApproval],
+}
+
+/// Deletions of one Sync that were not allowed before.
+#[derive(Clone, Copy)]
+struct NewDeletions {
+    objects: usize,
+    remaining: usize,
 }
 
 /// What a scope would store.
@@ -68,12 +121,14 @@ enum Counted {
     Granted(Vec<DeletionCount>),
     /// The counts are to be stored if a time of them was wrong.
     Held(Excess, Option<Vec<DeletionCount>>),
+    /// They were stored by a request that failed afterwards.
+    Before,
 }
 
-fn count(limits: &Limits, counted: &[DeletionCount], request: Request, now: Timestamp) -> Counted {
-    match decide(limits, counted, request, now) {
+fn count(limits: &Limits, counted: &[DeletionCount], request: Request<'_>, clock: Clock<'_>) -> Counted {
+    match decide(limits, counted, request, clock) {
         BudgetVerdict::Granted(counts) => Counted::Granted(counts),
-        BudgetVerdict::Held(excess) => Counted::Held(excess, repaired(limits.window, counted, now)),
+        BudgetVerdict::Held(excess) => Counted::Held(excess, repaired(limits.window, counted, clock)),
     }
 }
 
@@ -89,7 +144,7 @@ impl DeletionBudgets {
     pub fn new(settings: DeletionSettings) -> Self {
         Self {
             settings,
-            turn: Mutex::default(),
+            ..Self::default()
         }
     }
 
@@ -103,33 +158,61 @@ impl DeletionBudgets {
         context: BudgetContext<'_>,
         deletions: SyncDeletions<'_>,
     ) -> Result<(), Refusal> {
-        let _turn = self.turn.lock().await;
-        let Some(sync) = context.objects.syncs.get(deletions.sync) else {
-            return Err(Refusal::NotCounted("the Sync is gone".into()));
+        let gone = || Refusal::NotCounted("the Sync is gone".into());
+        let sync = context.objects.syncs.get(deletions.sync).ok_or_else(gone)?;
+        let turn = self.turns.of(&turn_of(&sync));
+        let _turn = turn.lock().await;
+        let sync = context.objects.syncs.get(deletions.sync).ok_or_else(gone)?;
+        let known = recorded(&sync);
+        let granted = Granted::of(known, deletions.target);
+        if deletions.approved.is_some() {
+            if deletions.begin.iter().all(|key| granted.is_approved(key)) {
+                return Ok(());
+            }
+            return grant(context, &sync, deletions, &granted, counts(known).to_vec()).await;
+        }
+        let new = NewDeletions {
+            objects: deletions.begin.iter().filter(|key| !granted.has(key)).count(),
+            remaining: deletions.remaining,
         };
-        if is_granted(&sync, deletions) {
+        if new.objects == 0 {
             return Ok(());
         }
-        if deletions.approved.is_some() {
-            let counts = counts(sync.status.as_ref().and_then(|status| status.deletions.as_ref()));
-            return grant(context, &sync, deletions, counts.to_vec()).await;
-        }
-        let now = context.now;
-        let of_sync = self.of_sync(&sync, deletions, now);
+        let jumps = context.clock.jumps();
+        let clock = Clock {
+            now: context.now,
+            jumps: &jumps,
+        };
+        let list = unfinished::List::of(&sync, deletions, &granted);
+        let before = self.unfinished.counted(deletions.sync, &list, clock.now);
+        let of_sync = of_sync(&sync, new, clock);
         let group = group_of(context.objects, &sync);
-        let of_group = group
-            .as_ref()
-            .map(|group| of_group(context.objects, group, &sync, deletions, now));
+        let of_group = group.as_ref().map(|group| {
+            if before.contains(&Scope::SyncGroup) {
+                return Counted::Before;
+            }
+            of_group(context.objects, group, &sync, new, clock)
+        });
+        let _installation = match &self.settings.budget {
+            Some(_) => Some(self.installation.lock().await),
+            None => None,
+        };
         let of_installation = match &self.settings.budget {
             None => None,
+            Some(_) if before.contains(&Scope::Installation) => Some(Counted::Before),
             Some(limits) => {
                 let counted = context
                     .hub
                     .deletion_counts()
                     .await
                     .map_err(|error| not_counted(&error))?;
-                let request = of_installation(context.objects, limits, &sync, deletions, now);
-                Some(count(limits, &counted, request, now))
+                let cluster = installation_cluster(&sync);
+                let request = of_installation(context.objects, limits, &sync, new, clock);
+                let request = Request {
+                    cluster: &cluster,
+                    ..request
+                };
+                Some(count(limits, &counted, request, clock))
             }
         };
         let is_held = |counted: &Counted| matches!(counted, Counted::Held(..));
@@ -143,51 +226,42 @@ impl DeletionBudgets {
                 .write_deletion_counts(&counts)
                 .await
                 .map_err(|error| not_counted(&error))?;
+            if let (false, Some(limits)) = (held, &self.settings.budget) {
+                self.unfinished.note(deletions.sync, &list, limits, clock.now);
+            }
         }
         if let (Some(group), Some(counted)) = (&group, of_group)
             && let Some(counts) = to_store(counted, held, &mut worst)
         {
-            let deletions = Deletions {
+            let stored = Deletions {
                 counts,
                 ..deletions_of(group)
             };
-            let written = context.hub.write_deletions(&**group, &deletions).await;
+            let written = context.hub.write_deletions(&**group, &stored).await;
             observe_group(
                 context.objects,
                 context.handlers,
                 written.map_err(|error| not_counted(&error))?,
             );
+            if !held {
+                let limits = Limits::of_group(group.spec.deletion_budget);
+                self.unfinished.note(deletions.sync, &list, &limits, clock.now);
+            }
         }
         if let Some(counts) = to_store(of_sync, held, &mut worst) {
             if held {
-                let deletions = Deletions {
+                let stored = Deletions {
                     counts,
                     used: used(&sync),
                     ..Deletions::default()
                 };
-                write_sync(context, &sync, &deletions).await?;
+                write_sync(context, &sync, &stored).await?;
             } else {
-                grant(context, &sync, deletions, counts).await?;
+                grant(context, &sync, deletions, &granted, counts).await?;
+                self.unfinished.end(deletions.sync);
             }
         }
         worst.map_or(Ok(()), |excess| Err(Refusal::Held(excess)))
-    }
-
-    fn of_sync(&self, sync: &SyncResource, deletions: SyncDeletions<'_>, now: Timestamp) -> Counted {
-        let limits = Limits::of_sync(sync.spec.deletion_budget);
-        let request = Request {
-            objects: deletions.objects,
-            is_new_cluster: false,
-            of_objects: objects_of(sync).max(deletions.objects),
-            remaining: deletions.remaining,
-            of_clusters: 1,
-        };
-        count(
-            &limits,
-            counts(sync.status.as_ref().and_then(|status| status.deletions.as_ref())),
-            request,
-            now,
-        )
     }
 
     /// Ends the grant of a Sync whose deletions are complete, or were for a target that it no longer has: a list that
@@ -235,7 +309,11 @@ impl DeletionBudgets {
         key: &ObjectKey,
         change: impl FnOnce(&mut Deletions),
     ) -> Result<(), HubError> {
-        let _turn = self.turn.lock().await;
+        let Some(sync) = context.objects.syncs.get(key) else {
+            return Ok(());
+        };
+        let turn = self.turns.of(&turn_of(&sync));
+        let _turn = turn.lock().await;
         let Some(sync) = context.objects.syncs.get(key) else {
             return Ok(());
         };
@@ -262,14 +340,18 @@ impl DeletionBudgets {
         approved: Option<(BTreeSet<String>, Vec<UsedApproval>)>,
     ) -> Result<(), HubError> {
         let window = |group: &SyncGroup| Limits::of_group(group.spec.deletion_budget).window;
-        let (now, syncs) = (context.now, context.objects.syncs.of_group(key));
+        let (jumps, syncs) = (context.clock.jumps(), context.objects.syncs.of_group(key));
+        let clock = Clock {
+            now: context.now,
+            jumps: &jumps,
+        };
         self.change(context, key, |group, deletions| match approved {
             _ if deletions.leaving.iter().any(|name| name == cluster) => {}
             Some((names, used)) => {
                 deletions.leaving = names.into_iter().collect();
                 deletions.used = used;
             }
-            None => count_left(deletions, cluster, window(group), syncs.clusters().count(), now),
+            None => count_left(deletions, cluster, window(group), syncs.clusters().count(), clock),
         })
         .await
     }
@@ -300,7 +382,8 @@ impl DeletionBudgets {
         key: &ObjectKey,
         change: impl FnOnce(&SyncGroup, &mut Deletions),
     ) -> Result<(), HubError> {
-        let _turn = self.turn.lock().await;
+        let turn = self.turns.of(key);
+        let _turn = turn.lock().await;
         let Some(group) = context.objects.groups.get(key) else {
             return Ok(());
         };
@@ -334,17 +417,21 @@ async fn grant(
     context: BudgetContext<'_>,
     sync: &SyncResource,
     deletions: SyncDeletions<'_>,
+    granted: &Granted,
     counts: Vec<DeletionCount>,
 ) -> Result<(), Refusal> {
+    let new = NewGrant {
+        target: deletions.target,
+        list: deletions.list,
+        remaining: deletions.remaining,
+        approved: deletions.approved.map(|approved| approved.digest),
+    };
     let deletions = Deletions {
         counts,
-        grant: Some(DeletionGrant {
-            target: deletions.target.to_owned(),
-            objects: narrow(deletions.objects),
-        }),
+        grant: Some(granted.continued(new)),
         used: deletions
             .approved
-            .map_or_else(|| used(sync), <[UsedApproval]>::to_vec),
+            .map_or_else(|| used(sync), |approved| approved.used.to_vec()),
         ..Deletions::default()
     };
     write_sync(context, sync, &deletions).await
@@ -374,6 +461,7 @@ async fn store(
 /// Returns the counts to store, if any, and keeps the excess that lasts longest.
 fn to_store(counted: Counted, held: bool, worst: &mut Option<Excess>) -> Option<Vec<DeletionCount>> {
     match counted {
+        Counted::Before => None,
         Counted::Granted(counts) => (!held).then_some(counts),
         Counted::Held(excess, repaired) => {
             let known = worst.take().filter(|known| is_later(known.until, excess.until));
@@ -383,12 +471,17 @@ fn to_store(counted: Counted, held: bool, worst: &mut Option<Excess>) -> Option<
     }
 }
 
-/// Returns whether these deletions are the rest of those that were counted last.
-#[must_use]
-pub fn is_granted(sync: &SyncResource, deletions: SyncDeletions<'_>) -> bool {
-    let known = sync.status.as_ref().and_then(|status| status.deletions.as_ref());
-    let grant = known.and_then(|known| known.grant.as_ref());
-    grant.is_some_and(|grant| grant.target == deletions.target && deletions.objects <= grant.objects as usize)
+fn of_sync(sync: &SyncResource, new: NewDeletions, clock: Clock<'_>) -> Counted {
+    let limits = Limits::of_sync(sync.spec.deletion_budget);
+    let request = Request {
+        objects: new.objects,
+        cluster: "",
+        is_new_cluster: false,
+        of_objects: objects_of(sync).max(new.objects),
+        remaining: Some(new.remaining),
+        of_clusters: 1,
+    };
+    count(&limits, counts(recorded(sync)), request, clock)
 }
 
 fn group_of(objects: &ObjectCaches, sync: &SyncResource) -> Option<std::sync::Arc<SyncGroup>> {
@@ -401,26 +494,31 @@ fn of_group(
     objects: &ObjectCaches,
     group: &SyncGroup,
     sync: &SyncResource,
-    deletions: SyncDeletions<'_>,
-    now: Timestamp,
+    new: NewDeletions,
+    clock: Clock<'_>,
 ) -> Counted {
     let limits = Limits::of_group(group.spec.deletion_budget);
     let syncs = objects.syncs.of_group(&ObjectKey::of(group));
     let cluster = &sync.spec.cluster_ref.name;
     let of_objects: usize = syncs.with_copies().map(|sync| objects_of(sync)).sum();
-    let others = of_objects.saturating_sub(objects_of(sync));
+    // Deletions of other Syncs that are in progress are losses too, before their inventories show them.
+    let others = syncs.with_copies().filter(|other| !is_same(other, sync));
+    let others: usize = others
+        .map(|other| objects_after(objects_of(other), recorded(other)))
+        .sum();
     let request = Request {
-        remaining: others + deletions.remaining,
-        objects: deletions.objects,
-        is_new_cluster: !syncs.on(cluster).any(|sync| deleted_in(sync, &limits, now)),
-        of_objects: of_objects.max(deletions.objects),
+        remaining: Some(others + new.remaining),
+        objects: new.objects,
+        cluster,
+        is_new_cluster: !syncs.on(cluster).any(|sync| deleted_in(sync, &limits, clock)),
+        of_objects: of_objects.max(new.objects),
         of_clusters: syncs.clusters().count(),
     };
     count(
         &limits,
         counts(group.status.as_ref().and_then(|status| status.deletions.as_ref())),
         request,
-        now,
+        clock,
     )
 }
 
@@ -428,35 +526,43 @@ fn of_installation(
     objects: &ObjectCaches,
     limits: &Limits,
     sync: &SyncResource,
-    deletions: SyncDeletions<'_>,
-    now: Timestamp,
-) -> Request {
-    let is_there = |other: &SyncResource| {
-        other.metadata.namespace == sync.metadata.namespace
-            && other.spec.cluster_ref == sync.spec.cluster_ref
-            && deleted_in(other, limits, now)
-    };
+    new: NewDeletions,
+    clock: Clock<'_>,
+) -> Request<'static> {
+    let namespace = sync.metadata.namespace.as_deref().unwrap_or_default();
+    let cluster = ObjectKey::new(namespace, &sync.spec.cluster_ref.name);
+    let on_cluster = objects.syncs.indexed(&cluster);
     // What is replaced is no loss. At the end of a Sync nothing remains, whatever its status says.
-    let lost = match deletions.remaining {
-        0 => deletions.objects,
-        remaining => deletions.objects.min(objects_of(sync).saturating_sub(remaining)),
+    let lost = match new.remaining {
+        0 => new.objects,
+        remaining => new.objects.min(objects_of(sync).saturating_sub(remaining)),
     };
     Request {
         objects: lost,
-        is_new_cluster: objects.syncs.select(is_there).is_empty(),
-        of_objects: deletions.objects,
-        remaining: 0,
+        cluster: "",
+        is_new_cluster: !on_cluster.iter().any(|other| deleted_in(other, limits, clock)),
+        of_objects: new.objects,
+        remaining: None,
         of_clusters: 1,
     }
 }
 
-fn deleted_in(sync: &SyncResource, limits: &Limits, now: Timestamp) -> bool {
-    let status = sync.status.as_ref();
-    has_deleted(
-        status.and_then(|status| status.deletions.as_ref()),
-        limits.window,
-        now,
-    )
+fn is_same(one: &SyncResource, other: &SyncResource) -> bool {
+    one.metadata.name == other.metadata.name
+}
+
+fn recorded(sync: &SyncResource) -> Option<&Deletions> {
+    sync.status.as_ref()?.deletions.as_ref()
+}
+
+/// Returns the name of a cluster among those of the installation.
+fn installation_cluster(sync: &SyncResource) -> String {
+    let namespace = sync.metadata.namespace.as_deref().unwrap_or_default();
+    format!("{namespace}/{}", sync.spec.cluster_ref.name)
+}
+
+fn deleted_in(sync: &SyncResource, limits: &Limits, clock: Clock<'_>) -> bool {
+    has_deleted(recorded(sync), limits.window, clock)
 }
 
 fn objects_of(sync: &SyncResource) -> usize {
@@ -466,9 +572,7 @@ fn objects_of(sync: &SyncResource) -> usize {
 }
 
 fn used(sync: &SyncResource) -> Vec<UsedApproval> {
-    let status = sync.status.as_ref();
-    let deletions = status.and_then(|status| status.deletions.as_ref());
-    deletions.map_or_else(Vec::new, |deletions| deletions.used.clone())
+    recorded(sync).map_or_else(Vec::new, |deletions| deletions.used.clone())
 }
 
 fn counts(deletions: Option<&Deletions>) -> &[DeletionCount] {
@@ -479,6 +583,5 @@ fn not_counted(error: &HubError) -> Refusal {
     Refusal::NotCounted(crate::chain(error))
 }
 
-fn narrow(count: usize) -> u32 {
-    u32::try_from(count).unwrap_or(u32::MAX)
-}
+#[cfg(test)]
+mod tests;

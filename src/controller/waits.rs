@@ -49,6 +49,12 @@ pub(super) const DESELECTION_SETTLE: Duration = Duration::from_secs(3);
 /// Wait of a group while one of its members has not been looked at since the start: a probe takes some milliseconds, or
 /// ten seconds without a response.
 pub(super) const LOOK_CHECK: Duration = Duration::from_millis(500);
+/// Longest time after which a list of deletions asks a budget that has become free. A group has thousands of Syncs that
+/// wait for one time; each of them costs a few requests.
+pub(super) const BUDGET_SPREAD: Duration = Duration::from_secs(30);
+/// Wait after actions and approvals could not be marked. The usual cause is a role without the right, which a person
+/// edits.
+pub(super) const MARK_RETRY: Duration = Duration::from_mins(5);
 /// Wait after an admission that was not written: the slot is idle until then.
 pub(super) const ADMISSION_RETRY: Duration = Duration::from_secs(1);
 /// Wait after a removal that was not written.
@@ -128,6 +134,13 @@ pub(super) fn at_least(wait: Duration, seed: &str) -> Duration {
     wait + spread(wait / 10, hash64(&[seed]))
 }
 
+/// Returns `until` plus up to a tenth of the wait, and at most [`BUDGET_SPREAD`], by `seed`: what waits for the same
+/// time does not ask at the same time.
+pub(super) fn after(now: Timestamp, until: Timestamp, seed: &str) -> Timestamp {
+    let wait = Duration::try_from(until.duration_since(now)).unwrap_or(Duration::ZERO);
+    from(until, spread((wait / 10).min(BUDGET_SPREAD), hash64(&[seed])))
+}
+
 /// Returns the time `wait` after `now`; the maximum if the time exceeds the range of a timestamp.
 pub(super) fn from(now: Timestamp, wait: Duration) -> Timestamp {
     let wait = SignedDuration::try_from(wait).unwrap_or(SignedDuration::MAX);
@@ -157,6 +170,17 @@ mod tests {
                 .all(|spread| (wait..wait + tenth).contains(&spread))
         );
         assert!(longer.collect::<std::collections::BTreeSet<_>>().len() > 100);
+    }
+
+    #[test]
+    fn what_waits_for_one_time_does_not_ask_at_one_time() {
+        let (now, until) = (Timestamp::UNIX_EPOCH, Timestamp::from_second(3600).unwrap());
+        let times = (0..200).map(|seed| after(now, until, &seed.to_string()));
+        let times: std::collections::BTreeSet<Timestamp> = times.collect();
+        assert!(times.len() > 100);
+        let latest = Timestamp::from_second(3630).unwrap();
+        assert!(times.iter().all(|time| (until..=latest).contains(time)));
+        assert_eq!(after(until, now, "late"), now);
     }
 
     #[test]

@@ -476,11 +476,21 @@ fn duration_cases() -> Vec<Case> {
         ("Sync", json!({"pruneGrace": "8761h"}), year),
         ("Sync", json!({"timeout": "1h1ms"}), hour),
         ("Sync", json!({"deletionBudget": {"window": "8761h"}}), year),
+        (
+            "Sync",
+            json!({"deletionBudget": {"window": "0s"}}),
+            "must be at least 1s",
+        ),
         ("SyncGroup", entry("interval", "8761h"), year),
         ("SyncGroup", entry("pruneGrace", "8761h"), year),
         ("SyncGroup", entry("timeout", "2h"), hour),
         ("SyncGroup", json!({"unselectedGrace": "8761h"}), year),
         ("SyncGroup", json!({"deletionBudget": {"window": "8761h"}}), year),
+        (
+            "SyncGroup",
+            json!({"deletionBudget": {"window": "999ms"}}),
+            "must be at least 1s",
+        ),
         (
             "SyncGroup",
             json!({"rolloutStrategy": {"progressDeadline": "8761h"}}),

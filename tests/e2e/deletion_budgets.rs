@@ -1,15 +1,16 @@
 //! Deletion budgets: deletions that add up are held, on every path by which objects are deleted.
 
 use anyhow::{Context, Result};
+use http::{Method, StatusCode};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use serde_json::json;
 use starling_api::conditions::{self, DELETION_HELD, MEMBERSHIP_HELD};
 use starling_api::{APPROVE_DELETIONS, DeletionHold, SyncGroup, SyncGroupStatus, SyncResource};
-use starling_testkit::Change;
 use starling_testkit::fleet::TIMEOUT;
 use starling_testkit::wait;
+use starling_testkit::{Change, Fault, Fleet, FleetOptions, GitRepo, Match, program};
 
 use crate::deletion_approvals::approve;
 use crate::world::{MEMBERS, Scene, config_map, shared_scene, sync_ready};
@@ -349,6 +350,169 @@ fn an_object_that_asks_for_it_is_deleted_after_an_approval_only() -> Result<()> 
             "what asks comes first: {:?}",
             hold.objects
         );
+        Ok(())
+    })
+}
+
+/// Clusters that leave together are judged together: the one that has to wait keeps its Syncs, so that its label can be
+/// restored.
+#[test]
+fn clusters_that_exceed_the_budget_together_are_not_all_removed() -> Result<()> {
+    shared_scene("together", async |scene| {
+        let members = &MEMBERS[..3];
+        let first = commit(scene, 12, 0)?;
+        scene.follow_main().await?;
+        scene.select(members).await?;
+        scene.group(json!({"maxConcurrency": 5}), json!({})).await?;
+        let patch = json!({"spec": {"whenUnselected": "Delete", "unselectedGrace": "0s", "maxUnselected": "100%",
+            "deletionBudget": {"objects": 25}}});
+        scene.fleet().patch::<SyncGroup>(scene.name, patch).await?;
+        scene.succeeded(&first).await?;
+        for member in members {
+            scene.label(member, scene.name, None).await?;
+        }
+        let syncs = scene.fleet().api::<SyncResource>();
+        wait::until(TIMEOUT, "two clusters have left", async || {
+            let left = total(scene, members)
+                .await
+                .map_err(|error| format!("{error:#}"))?;
+            (left <= 12)
+                .then_some(())
+                .ok_or_else(|| format!("{left} objects"))
+        })
+        .await?;
+        // The name decides which of them waits.
+        let sync = syncs.get(&scene.sync_name("m3")).await?;
+        assert_eq!(sync.metadata.deletion_timestamp, None, "it was not deleted");
+        assert_eq!(count(scene, "m3").await?, 12);
+        scene.select(&["m3"]).await?;
+        scene
+            .status("m3 is back", |status| {
+                status.unselected.is_empty() && status.clusters.updated == 1
+            })
+            .await?;
+        assert_eq!(count(scene, "m3").await?, 12);
+        Ok(())
+    })
+}
+
+/// All clusters prune at once: none of them has reported its new inventory when the others ask.
+#[test]
+fn prunes_that_are_in_progress_count() -> Result<()> {
+    shared_scene("at-once", async |scene| {
+        let first = commit(scene, 24, 0)?;
+        scene.follow_main().await?;
+        scene.select(&MEMBERS).await?;
+        scene
+            .group(json!({"maxConcurrency": "100%", "maxFailures": 5}), json!({}))
+            .await?;
+        let budget = json!({"spec": {"deletionBudget": {"objects": 25}}});
+        scene.fleet().patch::<SyncGroup>(scene.name, budget).await?;
+        scene.succeeded(&first).await?;
+        let second = commit(scene, 14, 24)?;
+        scene
+            .status("held or done", |status| {
+                is_at(status, &second) && status.clusters.updated + status.clusters.failed == 5
+            })
+            .await?;
+        assert_eq!(total(scene, &MEMBERS).await?, 100, "two clusters of five");
+        Ok(())
+    })
+}
+
+/// The budget of the installation adds up over Syncs that have nothing in common.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_budget_of_the_installation_adds_up() -> Result<()> {
+    let fleet = Fleet::start(FleetOptions {
+        members: 1,
+        ..FleetOptions::default()
+    })
+    .await?;
+    let repo = GitRepo::init()?;
+    let folder = |folder: &str, number: usize| {
+        let name = format!("{folder}-o{number}");
+        (format!("{folder}/{name}.yaml"), config_map(&name, "one"))
+    };
+    let files: Vec<(String, String)> = (0..4)
+        .flat_map(|app| (0..4).map(move |number| folder(&format!("app{app}"), number)))
+        .collect();
+    let files: Vec<(&str, &str)> = files.iter().map(|(p, t)| (p.as_str(), t.as_str())).collect();
+    repo.commit(&files, "applications")?;
+    let controller = fleet.controller(program(), &["--deletion-budget", "objects=10,window=1h"])?;
+    fleet.add_cluster("m1", &[]).await?;
+    fleet
+        .put_source("apps", &repo.url(), json!({"branch": "main"}))
+        .await?;
+    let syncs = fleet.api::<SyncResource>();
+    for app in 0..4 {
+        let spec = json!({"clusterRef": {"name": "m1"}, "sourceRef": {"name": "apps"},
+            "path": format!("./app{app}"), "deletionPolicy": "Delete"});
+        let name = format!("app{app}");
+        fleet
+            .put::<SyncResource>(json!({"metadata": {"name": name}, "spec": spec}))
+            .await?;
+        let done = |sync: &SyncResource| sync_ready(sync).0 == "True";
+        fleet.until(&name, "Ready", done).await?;
+    }
+    for app in 0..2 {
+        let name = format!("app{app}");
+        syncs.delete(&name, &DeleteParams::default()).await?;
+        wait::until(TIMEOUT, "the Sync is gone", async || {
+            let sync = syncs.get_opt(&name).await.map_err(|error| error.to_string())?;
+            sync.is_none().then_some(()).ok_or_else(|| "there".to_owned())
+        })
+        .await?;
+    }
+    syncs.delete("app2", &DeleteParams::default()).await?;
+    let held_or_gone = async || {
+        let sync = syncs.get_opt("app2").await.map_err(|error| error.to_string())?;
+        let is_held = sync.is_none_or(|sync| sync_ready(&sync).1 == "DeletionHeld");
+        is_held.then_some(()).ok_or_else(|| "neither".to_owned())
+    };
+    wait::until(TIMEOUT, "held or gone", held_or_gone).await?;
+    let maps: Api<ConfigMap> = Api::namespaced(fleet.member("m1").await?, "default");
+    let left = maps.list(&ListParams::default()).await?;
+    let left = left
+        .iter()
+        .filter(|map| map.name_any().starts_with("app"))
+        .count();
+    let log = controller.log_tail(40).unwrap_or_default();
+    assert_eq!(left, 8, "8 of 10 were deleted, and 4 more are too many\n{log}");
+    Ok(())
+}
+
+/// A deletion that was counted is stuck, and somebody protects its object: the rest of it is not deleted either.
+#[test]
+fn an_object_that_is_protected_while_its_deletion_is_stuck_stays() -> Result<()> {
+    shared_scene("late-confirm", async |scene| {
+        commit(scene, 4, 0)?;
+        scene.follow_main().await?;
+        let name = scene.own("alone");
+        let spec = json!({"clusterRef": {"name": "m1"}, "sourceRef": {"name": scene.name}, "path": "./app",
+            "retryInterval": "1s"});
+        scene
+            .fleet()
+            .put::<SyncResource>(json!({"metadata": {"name": name}, "spec": spec}))
+            .await?;
+        let done = |sync: &SyncResource| sync_ready(sync).0 == "True";
+        scene.fleet().until(&name, "Ready", done).await?;
+        let last = Match::method(Method::DELETE).path_ends_with(format!("/configmaps/{}", scene.own("o003")));
+        let member = scene.proxy("m1")?;
+        let stuck = member.on(last, Fault::status(StatusCode::SERVICE_UNAVAILABLE));
+        commit(scene, 2, 4)?;
+        wait::until(TIMEOUT, "the last deletion fails", async || stuck.fired() > 0).await?;
+        let maps: Api<ConfigMap> = Api::namespaced(scene.fleet().member("m1").await?, "default");
+        let asks = Patch::Merge(json!({"metadata": {"annotations": {"starling.dev/deletion": "Confirm"}}}));
+        maps.patch(&scene.own("o003"), &PatchParams::default(), &asks)
+            .await?;
+        member.remove(&stuck);
+        let ends = |sync: &SyncResource| {
+            let objects = sync.status.as_ref().map(|status| status.inventory.objects);
+            sync_ready(sync).1 == "DeletionHeld" || objects == Some(2)
+        };
+        let sync: SyncResource = scene.fleet().until(&name, "held or done", ends).await?;
+        assert_eq!(sync_ready(&sync).1, "DeletionHeld");
+        assert_eq!(count(scene, "m1").await?, 3);
         Ok(())
     })
 }

@@ -11,16 +11,16 @@ use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 use starling_api::{
-    Cluster, INSTALLATION, RolloutAction, RolloutApproval, RolloutPhase, SYSTEM_NAMESPACE, Source, SyncGroup,
-    SyncGroupStatus, SyncResource,
+    APPROVE_DELETIONS, Cluster, DeletionApproval, INSTALLATION, RolloutAction, RolloutApproval, RolloutPhase,
+    SYSTEM_NAMESPACE, Source, SyncGroup, SyncGroupStatus, SyncResource,
 };
 use starling_testkit::fleet::{Kind, MANAGEMENT, NAMESPACE, TIMEOUT};
-use starling_testkit::{Fleet, FleetOptions, GitRepo, program, wait};
+use starling_testkit::{Change, Fleet, FleetOptions, GitRepo, program, wait};
 use tokio::process::Command;
 
 use crate::gates::{GateServer, put_secret, webhook};
 use crate::stages::stage_status;
-use crate::world::{blocked_by, config_map};
+use crate::world::{blocked_by, config_map, sync_ready};
 
 pub(crate) const MEMBERS: [&str; 3] = ["m1", "m2", "m3"];
 pub(crate) const GROUP: &str = "shop";
@@ -83,6 +83,7 @@ async fn restore(from: &Fleet, to: &Fleet) -> Result<()> {
     copy_kind::<ControllerRevision>(from, to, false).await?;
     copy_kind::<RolloutAction>(from, to, false).await?;
     copy_kind::<RolloutApproval>(from, to, false).await?;
+    copy_kind::<DeletionApproval>(from, to, false).await?;
     // Creation times have seconds: the group is to be younger than the actions on it.
     let since = Timestamp::now().as_second();
     wait::until(TIMEOUT, "the next second", async || {
@@ -452,5 +453,112 @@ async fn a_group_that_is_created_again_inherits_nothing() -> Result<()> {
         .map(|kept| kept.labels().get("starling.dev/group-id"))
         .collect();
     assert_eq!(ids, [Some(&after)]);
+    Ok(())
+}
+
+const APPROVED_SYNCS: [&str; 2] = ["by-object", "by-annotation"];
+
+/// Commits this many ConfigMaps, of twelve, to the folder of each Sync.
+fn commit_maps(repo: &GitRepo, kept: usize) -> Result<()> {
+    let file = |sync: &str, number: usize| format!("{sync}/o{number:02}.yaml");
+    let numbers = || {
+        APPROVED_SYNCS
+            .iter()
+            .flat_map(|sync| (0..12).map(move |number| (*sync, number)))
+    };
+    let written: Vec<(String, String)> = numbers()
+        .filter(|(_, number)| *number < kept)
+        .map(|(sync, number)| {
+            let map = config_map(&format!("{sync}-o{number:02}"), "one");
+            (file(sync, number), map)
+        })
+        .collect();
+    let removed: Vec<String> = numbers()
+        .filter(|(_, number)| *number >= kept)
+        .map(|(sync, number)| file(sync, number))
+        .collect();
+    let writes = written
+        .iter()
+        .map(|(path, text)| Change::Write(path, text.as_bytes()));
+    let removes = removed.iter().map(|path| Change::Remove(path));
+    let changes: Vec<Change<'_>> = writes.chain(removes).collect();
+    repo.commit_to("main", &changes, &format!("{kept} objects"))?;
+    Ok(())
+}
+
+async fn until_objects(fleet: &Fleet, objects: u32) -> Result<()> {
+    for sync in APPROVED_SYNCS {
+        let has = |sync: &SyncResource| {
+            let status = sync.status.as_ref();
+            sync_ready(sync).0 == "True" && status.is_some_and(|status| status.inventory.objects == objects)
+        };
+        fleet.until::<SyncResource>(sync, "its objects", has).await?;
+    }
+    Ok(())
+}
+
+async fn until_held(fleet: &Fleet, sync: &str) -> Result<String> {
+    let ends = |sync: &SyncResource| {
+        let status = sync.status.as_ref();
+        sync_ready(sync).1 == "DeletionHeld" || status.is_some_and(|status| status.inventory.objects == 1)
+    };
+    let sync: SyncResource = fleet.until(sync, "held or pruned", ends).await?;
+    let status = sync.status.context("a status")?;
+    Ok(status.held_deletions.context("held deletions")?.digest)
+}
+
+/// What was approved once is held after the restore: records named UIDs, which a restore changes.
+#[tokio::test(flavor = "multi_thread")]
+async fn used_approvals_stay_used_up_after_a_restore() -> Result<()> {
+    let old = Fleet::start(FleetOptions {
+        members: 1,
+        ..FleetOptions::default()
+    })
+    .await?;
+    let repo = GitRepo::init()?;
+    repo.commit(&[("README.md", "what runs here")], "begin")?;
+    commit_maps(&repo, 12)?;
+    let controller = old.controller(program(), &[])?;
+    old.add_cluster("m1", &[]).await?;
+    old.put_source("shop", &repo.url(), json!({"branch": "main"}))
+        .await?;
+    for name in APPROVED_SYNCS {
+        let spec = json!({"clusterRef": {"name": "m1"}, "sourceRef": {"name": "shop"},
+            "path": format!("./{name}"), "retryInterval": "5s"});
+        old.put::<SyncResource>(json!({"metadata": {"name": name}, "spec": spec}))
+            .await?;
+    }
+    until_objects(&old, 12).await?;
+    commit_maps(&repo, 1)?;
+    let [object, annotation] = APPROVED_SYNCS;
+    let digest = until_held(&old, object).await?;
+    act(&old, &["approve-deletions", "sync", object, "--digest", &digest]).await?;
+    let digest = until_held(&old, annotation).await?;
+    let patch = json!({"metadata": {"annotations": {APPROVE_DELETIONS: digest}}});
+    old.patch::<SyncResource>(annotation, patch).await?;
+    until_objects(&old, 1).await?;
+    commit_maps(&repo, 12)?;
+    until_objects(&old, 12).await?;
+    wait::until(TIMEOUT, "a marked approval", async || {
+        let approvals = old.api::<DeletionApproval>().list(&ListParams::default()).await;
+        let approvals = approvals.map_err(|error| error.to_string())?;
+        let is_marked = approvals.iter().all(|approval| {
+            approval
+                .annotations()
+                .contains_key("starling.dev/first-created-at")
+        });
+        is_marked.then_some(()).ok_or_else(|| "no mark".to_owned())
+    })
+    .await?;
+    ensure!(controller.stop(TIMEOUT).await?.success(), "a clean stop");
+
+    let new = Fleet::start(FleetOptions::default()).await?;
+    restore(&old, &new).await?;
+    commit_maps(&repo, 1)?;
+    let controller = new.controller(program(), &[])?;
+    for sync in APPROVED_SYNCS {
+        let held = until_held(&new, sync).await;
+        held.with_context(|| controller.log_tail(60).unwrap_or_default())?;
+    }
     Ok(())
 }

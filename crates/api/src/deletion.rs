@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::duration::{YEAR, at_most};
+use crate::duration::{YEAR, between};
 use crate::{Duration, IntOrPercent};
 
 /// Limit of the deletions within a sliding window of time, whatever causes them: a prune, a deleted Sync or
@@ -20,9 +20,9 @@ pub struct DeletionBudget {
     /// percentage of the clusters of the group, rounded down. Not allowed for a Sync. Defaults to no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clusters: Option<IntOrPercent>,
-    /// Length of the window. Deletions count for this time. Defaults to 1h.
+    /// Length of the window, at least 1s. Deletions count for this time. Defaults to 1h.
     #[serde(default = "an_hour")]
-    #[schemars(extend("x-kubernetes-validations" = at_most(YEAR)))]
+    #[schemars(extend("x-kubernetes-validations" = between("1s", YEAR)))]
     pub window: Duration,
 }
 
@@ -83,6 +83,10 @@ pub struct DeletionCount {
     /// Number of clusters that had lost no objects within the window before.
     #[serde(default)]
     pub clusters: u32,
+    /// Names of these clusters, so that each counts once. Set if the budget limits clusters. At most 1000 are recorded.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
+    pub cluster_names: Vec<String>,
     /// Number of clusters that left the selection of the group, and whose objects are deleted.
     #[serde(default)]
     pub left: u32,
@@ -103,6 +107,18 @@ pub struct DeletionGrant {
     /// Number of objects.
     #[serde(default)]
     pub objects: u32,
+    /// Number of objects that the Sync has afterwards.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remaining: Option<u32>,
+    /// Hashes of the objects, eight hexadecimal digits each. Empty if there are more than 10000.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub list: String,
+    /// Hashes of those of the objects whose deletion a person approved.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub approved: String,
+    /// Digest of the list that a person approved. Empty if none was approved.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub digest: String,
 }
 
 /// Approval of deletions that was carried out.
@@ -111,9 +127,16 @@ pub struct DeletionGrant {
 pub struct UsedApproval {
     /// Name of the DeletionApproval, or of the annotation.
     pub name: String,
-    /// UID of the DeletionApproval. Empty for an annotation.
+    /// `DeletionApproval`, or the kind of the annotated object. Empty in records of earlier versions.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub kind: String,
+    /// UID of the DeletionApproval, or of the annotated object. A restore to another API server changes it.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub uid: String,
+    /// Time at which the DeletionApproval was first created, in RFC 3339 format. A restore does not change it. Empty
+    /// for an annotation.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub created: String,
     /// Digest of the list.
     pub digest: String,
     /// Time at which the deletions began, in RFC 3339 format.

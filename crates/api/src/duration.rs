@@ -37,6 +37,16 @@ pub(crate) fn at_most(longest: &str) -> [Maximum; 1] {
     }]
 }
 
+/// Returns the rules that limit a duration from both sides.
+pub(crate) fn between(shortest: &str, longest: &str) -> [Maximum; 2] {
+    let [most] = at_most(longest);
+    let least = Maximum {
+        rule: format!("duration(self) >= duration('{shortest}')"),
+        message: format!("must be at least {shortest}"),
+    };
+    [least, most]
+}
+
 /// A duration, written as `90s`, `1h30m` or `500ms`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Duration(std::time::Duration);

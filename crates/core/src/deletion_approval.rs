@@ -4,11 +4,13 @@
 //! An approval is a DeletionApproval or a digest in an annotation. Each approves one list once: it is recorded as used
 //! before the first delete, and what is interrupted continues under a grant, without the approval.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use kube_core::ResourceExt;
-use starling_api::{DeletionApproval, UsedApproval};
+use starling_api::{DeletionApproval, FIRST_CREATED_AT, UsedApproval};
+
+use crate::rollout::operator;
 
 /// The number of approvals that a message names. The others are counted.
 const NAMED: usize = 3;
@@ -24,8 +26,10 @@ pub struct Approval {
     pub uid: String,
     /// The digest.
     pub digest: String,
-    /// When the DeletionApproval was created; `None` for an annotation.
+    /// When the DeletionApproval was first created; `None` for an annotation.
     pub created: Option<Timestamp>,
+    /// Whether the controller recorded this time on the DeletionApproval: a restored one has another UID.
+    pub is_marked: bool,
     /// Whether it is for all Syncs of a group, of which others may have the list.
     pub is_shared: bool,
 }
@@ -34,12 +38,12 @@ impl Approval {
     /// Returns the digest of a DeletionApproval.
     #[must_use]
     pub fn of_object(object: &DeletionApproval) -> Self {
-        let created = object.metadata.creation_timestamp.as_ref();
         Self {
             name: object.name_any(),
             uid: object.uid().unwrap_or_default(),
             digest: object.spec.digest.clone(),
-            created: Some(created.map_or(Timestamp::UNIX_EPOCH, |time| time.0)),
+            created: Some(operator::at(object)),
+            is_marked: object.annotations().contains_key(FIRST_CREATED_AT),
             is_shared: object.spec.group.is_some(),
         }
     }
@@ -58,20 +62,44 @@ impl Approval {
             uid: uid.to_owned(),
             digest: digest.to_owned(),
             created: None,
+            is_marked: false,
             is_shared,
         })
     }
 
-    /// Reports whether a record is of this approval.
+    /// Reports whether a record is of this approval. A restore to another API server changes UIDs: of an annotation,
+    /// the kind of its object identifies it, and of a marked DeletionApproval, the time at which it was first created.
     #[must_use]
     pub fn is(&self, used: &UsedApproval) -> bool {
-        (&self.name, &self.uid, &self.digest) == (&used.name, &used.uid, &used.digest)
+        if (&self.name, &self.digest) != (&used.name, &used.digest) {
+            return false;
+        }
+        let is_restored = match self.created {
+            None => used.kind == self.kind(),
+            Some(created) => {
+                self.is_marked && used.kind == self.kind() && used.created == created.to_string()
+            }
+        };
+        self.uid == used.uid || is_restored
+    }
+
+    fn kind(&self) -> &'static str {
+        match (self.created, self.is_shared) {
+            (Some(_), _) => "DeletionApproval",
+            (None, true) => "SyncGroup",
+            (None, false) => "Sync",
+        }
     }
 
     fn used_at(&self, time: String) -> UsedApproval {
         UsedApproval {
             name: self.name.clone(),
+            kind: self.kind().to_owned(),
             uid: self.uid.clone(),
+            created: self
+                .created
+                .map(|created| created.to_string())
+                .unwrap_or_default(),
             digest: self.digest.clone(),
             time,
         }
@@ -84,6 +112,14 @@ impl Approval {
             None => format!("annotation {}", self.name),
         }
     }
+}
+
+/// Returns the annotation that records when an approval was created; `None`: it has one.
+#[must_use]
+pub fn marks(object: &DeletionApproval) -> Option<BTreeMap<String, String>> {
+    let is_marked = object.annotations().contains_key(FIRST_CREATED_AT);
+    let time = operator::at(object).to_string();
+    (!is_marked).then(|| BTreeMap::from([(FIRST_CREATED_AT.to_owned(), time)]))
 }
 
 /// The approvals that apply to one Sync or group.
@@ -244,6 +280,10 @@ mod tests {
     }
 
     fn object(name: &str, digest: &str, created: Timestamp) -> Approval {
+        Approval::of_object(&approval(name, digest, created))
+    }
+
+    fn approval(name: &str, digest: &str, created: Timestamp) -> DeletionApproval {
         let spec = DeletionApprovalSpec {
             group: Some("shop".into()),
             sync: None,
@@ -255,7 +295,7 @@ mod tests {
         object.metadata.uid = Some(format!("uid-{name}"));
         object.metadata.creation_timestamp =
             Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(created));
-        Approval::of_object(&object)
+        object
     }
 
     fn annotation(value: &str) -> Vec<Approval> {
@@ -305,6 +345,41 @@ mod tests {
         // That of another object is another approval.
         let other = Approval::of_annotation("starling.dev/approve-deletions", "d1", "uid-of-sync", false);
         assert!(with(&other.collect::<Vec<_>>(), &used).approve("d1"));
+    }
+
+    /// A restore to another API server keeps status and annotations, and changes UIDs and creation times.
+    #[test]
+    fn what_is_used_up_stays_used_up_after_a_restore() {
+        let restored = |mut approval: Approval| {
+            approval.uid = "restored".into();
+            approval
+        };
+        for known in [
+            annotation("d1"),
+            Approval::of_annotation("a", "d1", "s", false).collect(),
+        ] {
+            let used = with(&known, &[]).used_after("d1", t(9));
+            let after: Vec<Approval> = known.into_iter().map(restored).collect();
+            let after = with(&after, &used);
+            assert!(!after.approve("d1"));
+            assert_eq!(after.forgotten(), None);
+        }
+        let mut first = approval("a", "d1", t(5));
+        let marks = marks(&first).unwrap();
+        first.metadata.annotations = Some(marks);
+        assert_eq!(super::marks(&first), None);
+        let used = with(&[Approval::of_object(&first)], &[]).used_after("d1", t(9));
+        first.metadata.uid = Some("restored".into());
+        first.metadata.creation_timestamp =
+            Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(t(100)));
+        assert!(!with(&[Approval::of_object(&first)], &used).approve("d1"));
+        // Another one of that name, and one that is not marked yet.
+        assert!(with(&[object("a", "d1", t(100))].map(restored), &used).approve("d1"));
+        assert!(with(&[object("a", "d1", t(5))].map(restored), &used).approve("d1"));
+        // The digests of a group and of a Sync are annotations of the same name.
+        let group = with(&annotation("d1"), &[]).used_after("d1", t(9));
+        let own = Approval::of_annotation("starling.dev/approve-deletions", "d1", "restored", false);
+        assert!(with(&own.collect::<Vec<_>>(), &group).approve("d1"));
     }
 
     /// A Sync that is deleted takes its record with it, and the Sync that is created later has the same name.

@@ -11,6 +11,9 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use starling_api::{DeletionBudget, DeletionCount, Deletions, IntOrPercent};
 
+use crate::clock_jumps::ClockJumps;
+use crate::deletion_grant::Granted;
+
 /// A group without a limit of its own may always lose this many objects: a small application is quickly recreated, and
 /// people delete one every day.
 const LEAST_OBJECTS: usize = 100;
@@ -18,6 +21,30 @@ const LEAST_OBJECTS: usize = 100;
 const DEFAULT_OBJECTS: IntOrPercent = IntOrPercent::Percent(50);
 /// A window has this many counts in status. More would make it more precise, and status larger.
 const COUNTS: u32 = 12;
+/// The names of clusters that are recorded: as many as fit into some 50 kB. Of more, a cluster may count again, which
+/// holds rather than frees.
+const NAMES: usize = 1000;
+
+static NO_JUMPS: ClockJumps = ClockJumps::none();
+
+/// The time, and the jumps of the clock. If it is set forward, the deletions of the last hour were not longer ago.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock<'a> {
+    /// The time.
+    pub now: Timestamp,
+    /// The jumps that the process has seen.
+    pub jumps: &'a ClockJumps,
+}
+
+impl From<Timestamp> for Clock<'static> {
+    /// Returns a clock without jumps.
+    fn from(now: Timestamp) -> Self {
+        Self {
+            now,
+            jumps: &NO_JUMPS,
+        }
+    }
+}
 
 /// A limit of a number of objects or clusters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +68,7 @@ impl Limit {
 }
 
 /// The owner of a budget.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Scope {
     /// One Sync.
     Sync,
@@ -95,7 +122,12 @@ impl Limits {
             scope,
             objects: budget.objects.map_or(default, Limit::At),
             clusters: budget.clusters.map_or(Limit::None, Limit::At),
-            window: budget.window.as_std(),
+            window: if budget.window.is_zero() {
+                // Of an object that is older than the rule: nothing would ever add up.
+                DeletionBudget::default().window.as_std()
+            } else {
+                budget.window.as_std()
+            },
         }
     }
 }
@@ -154,15 +186,18 @@ impl FromStr for Limits {
 
 /// Deletions on one cluster that are about to be sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Request {
+pub struct Request<'a> {
     /// The number of objects to delete.
     pub objects: usize,
-    /// Whether the cluster has lost nothing within the window so far.
+    /// The name of the cluster. One whose name was counted does not count again.
+    pub cluster: &'a str,
+    /// Whether the Syncs on the cluster have lost nothing within the window so far.
     pub is_new_cluster: bool,
     /// The number of objects in the scope now.
     pub of_objects: usize,
-    /// The number of objects in the scope afterwards, with those that the same attempt creates.
-    pub remaining: usize,
+    /// The number of objects in the scope afterwards, with those that the same attempt creates; `None`: it is not
+    /// known, and `objects` is the net loss.
+    pub remaining: Option<usize>,
     /// The number of clusters in the scope now.
     pub of_clusters: usize,
 }
@@ -190,12 +225,20 @@ pub struct Excess {
 /// Objects that were replaced are no loss: each release of an application whose ConfigMaps have a hash in their names
 /// deletes some of them and creates as many.
 #[must_use]
-pub fn decide(limits: &Limits, counted: &[DeletionCount], request: Request, now: Timestamp) -> BudgetVerdict {
-    let counted = current(limits.window, counted, now);
+pub fn decide<'c>(
+    limits: &Limits,
+    counted: &[DeletionCount],
+    request: Request<'_>,
+    clock: impl Into<Clock<'c>>,
+) -> BudgetVerdict {
+    let clock = clock.into();
+    let counted = current(limits.window, counted, clock);
     // The objects that went within the window are not there any more.
     let of_objects = start(&counted, |count| count.of_objects).unwrap_or(request.of_objects);
     let of_clusters = start(&counted, |count| count.of_clusters).unwrap_or(request.of_clusters);
-    let clusters = usize::from(request.is_new_cluster && request.objects > 0);
+    let names = || counted.iter().flat_map(|count| &count.cluster_names);
+    let is_new = request.is_new_cluster && !names().any(|name| name == request.cluster);
+    let clusters = usize::from(is_new && request.objects > 0);
     let kinds = [
         (
             "objects",
@@ -211,16 +254,16 @@ pub fn decide(limits: &Limits, counted: &[DeletionCount], request: Request, now:
             continue;
         };
         let before: usize = counted.iter().map(number).sum();
-        let lost = match what {
-            "objects" => of_objects
-                .max(request.of_objects)
-                .saturating_sub(request.remaining),
+        let lost = match request.remaining {
+            Some(remaining) if what == "objects" => {
+                of_objects.max(request.of_objects).saturating_sub(remaining)
+            }
             _ => usize::MAX,
         };
         if lost.min(before + wanted) <= limit {
             continue;
         }
-        let until = frees_at(limits.window, &counted, number, before + wanted, limit);
+        let until = frees_at(limits.window, &counted, number, before + wanted, limit, clock);
         let found = Excess {
             budget: format!(
                 "{} allows {limit} {what} within {}: {before} were deleted, {wanted} more would be",
@@ -236,7 +279,16 @@ pub fn decide(limits: &Limits, counted: &[DeletionCount], request: Request, now:
     }
     match excess {
         Some(excess) => BudgetVerdict::Held(excess),
-        None => BudgetVerdict::Granted(added(limits.window, counted, request, clusters, now)),
+        None => {
+            let is_named = limits.clusters != Limit::None && clusters > 0 && !request.cluster.is_empty();
+            let is_named = is_named && names().count() < NAMES;
+            let name = is_named.then(|| request.cluster.to_owned());
+            let mut counts = added(limits.window, counted, request, clusters, clock);
+            if let Some(last) = counts.last_mut() {
+                last.cluster_names.extend(name);
+            }
+            BudgetVerdict::Granted(counts)
+        }
     }
 }
 
@@ -247,12 +299,12 @@ pub fn count_left(
     cluster: &str,
     window: Duration,
     of_clusters: usize,
-    now: Timestamp,
+    clock: Clock<'_>,
 ) {
     if deletions.leaving.iter().any(|name| name == cluster) {
         return;
     }
-    deletions.counts = with_left(window, &deletions.counts, of_clusters, now);
+    deletions.counts = with_left(window, &deletions.counts, of_clusters, clock);
     deletions.leaving.push(cluster.to_owned());
     deletions.leaving.sort();
 }
@@ -263,13 +315,13 @@ fn with_left(
     window: Duration,
     counted: &[DeletionCount],
     of_clusters: usize,
-    now: Timestamp,
+    clock: Clock<'_>,
 ) -> Vec<DeletionCount> {
     let request = Request {
         of_clusters,
         ..Request::default()
     };
-    let mut counts = added(window, current(window, counted, now), request, 0, now);
+    let mut counts = added(window, current(window, counted, clock), request, 0, clock);
     if let Some(last) = counts.last_mut() {
         last.left = last.left.saturating_add(1);
     }
@@ -279,12 +331,17 @@ fn with_left(
 /// Returns the counts without times that lie ahead or cannot be read; `None` if there are none. To be stored: the
 /// counts would otherwise start anew whenever they are read.
 #[must_use]
-pub fn repaired(window: Duration, counted: &[DeletionCount], now: Timestamp) -> Option<Vec<DeletionCount>> {
-    let is_wrong = |count: &DeletionCount| time(count).is_none_or(|time| time > now);
+pub fn repaired<'c>(
+    window: Duration,
+    counted: &[DeletionCount],
+    clock: impl Into<Clock<'c>>,
+) -> Option<Vec<DeletionCount>> {
+    let clock = clock.into();
+    let is_wrong = |count: &DeletionCount| time(count).is_none_or(|time| time > clock.now);
     counted
         .iter()
         .any(is_wrong)
-        .then(|| current(window, counted, now))
+        .then(|| current(window, counted, clock))
 }
 
 /// The clusters that left the selection of a group within the window, and whose objects were deleted.
@@ -298,50 +355,55 @@ pub struct Left {
 
 /// Returns the clusters that left the selection of a group within the window.
 #[must_use]
-pub fn left(window: Duration, counted: &[DeletionCount], now: Timestamp) -> Left {
-    let counted = current(window, counted, now);
+pub fn left<'c>(window: Duration, counted: &[DeletionCount], clock: impl Into<Clock<'c>>) -> Left {
+    let clock = clock.into();
+    let counted = current(window, counted, clock);
     Left {
         clusters: counted.iter().map(|count| count.left as usize).sum(),
         until: counted
             .iter()
             .find(|count| count.left > 0)
-            .and_then(|count| ends_at(window, count)),
+            .and_then(|count| ends_at(window, count, clock)),
     }
 }
 
 /// The deletions of a Sync within the window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Earlier {
+pub struct Earlier<'a> {
     /// The number of objects that were deleted.
     pub deleted: usize,
     /// The number of objects before the first of them; 0 if none was deleted.
     pub of: usize,
-    /// The number of objects whose deletion at this target was allowed. What remains of them is not decided again.
-    pub granted: usize,
+    /// The deletions at this target that were allowed: what remains of them is not decided again. `None`: none.
+    pub granted: Option<&'a Granted>,
 }
 
-impl Earlier {
-    /// Returns the deletions of a Sync within its window, before it prunes for this target.
+impl<'a> Earlier<'a> {
+    /// Returns the deletions of a Sync within its window, before it prunes for the target of `granted`.
     #[must_use]
-    pub fn of(deletions: Option<&Deletions>, window: Duration, target: &str, now: Timestamp) -> Self {
+    pub fn of(
+        deletions: Option<&Deletions>,
+        window: Duration,
+        granted: &'a Granted,
+        clock: Clock<'_>,
+    ) -> Self {
         let Some(deletions) = deletions else {
             return Self::default();
         };
-        let counted = current(window, &deletions.counts, now);
-        let grant = deletions.grant.as_ref().filter(|grant| grant.target == target);
+        let counted = current(window, &deletions.counts, clock);
         Self {
             deleted: counted.iter().map(objects).sum(),
             of: start(&counted, |count| count.of_objects).unwrap_or_default(),
-            granted: grant.map_or(0, |grant| grant.objects as usize),
+            granted: Some(granted),
         }
     }
 }
 
 /// Reports whether a Sync has deleted objects within a window.
 #[must_use]
-pub fn has_deleted(deletions: Option<&Deletions>, window: Duration, now: Timestamp) -> bool {
+pub fn has_deleted(deletions: Option<&Deletions>, window: Duration, clock: Clock<'_>) -> bool {
     deletions.is_some_and(|deletions| {
-        let counted = current(window, &deletions.counts, now);
+        let counted = current(window, &deletions.counts, clock);
         counted.iter().any(|count| count.objects > 0)
     })
 }
@@ -375,7 +437,8 @@ pub fn is_later(first: Option<Timestamp>, second: Option<Timestamp>) -> bool {
 
 /// Returns the counts within the window. A time that lies ahead, because a clock was wrong, is taken for now: the
 /// deletions count, and not for longer than a window. So is one that cannot be read.
-fn current(window: Duration, counted: &[DeletionCount], now: Timestamp) -> Vec<DeletionCount> {
+fn current(window: Duration, counted: &[DeletionCount], clock: Clock<'_>) -> Vec<DeletionCount> {
+    let now = clock.now;
     let counts = counted.iter().map(|count| {
         let is_past = time(count).is_some_and(|time| time <= now);
         DeletionCount {
@@ -388,7 +451,7 @@ fn current(window: Duration, counted: &[DeletionCount], now: Timestamp) -> Vec<D
         }
     });
     counts
-        .filter(|count| ends_at(window, count).is_none_or(|end| end > now))
+        .filter(|count| ends_at(window, count, clock).is_none_or(|end| end > now))
         .collect()
 }
 
@@ -397,9 +460,8 @@ fn time(count: &DeletionCount) -> Option<Timestamp> {
 }
 
 /// Returns the time from which a count no longer counts: the last of its deletions was one width after the first.
-fn ends_at(window: Duration, count: &DeletionCount) -> Option<Timestamp> {
-    let length = SignedDuration::try_from(window + window / COUNTS).ok()?;
-    time(count)?.checked_add(length).ok()
+fn ends_at(window: Duration, count: &DeletionCount, clock: Clock<'_>) -> Option<Timestamp> {
+    clock.jumps.due(time(count)?, window + window / COUNTS)
 }
 
 /// Returns when so many deletions have left the window that the limit is kept.
@@ -409,12 +471,13 @@ fn frees_at(
     number: fn(&DeletionCount) -> usize,
     total: usize,
     limit: usize,
+    clock: Clock<'_>,
 ) -> Option<Timestamp> {
     let mut total = total;
     for count in counted {
         total = total.saturating_sub(number(count));
         if total <= limit {
-            return ends_at(window, count);
+            return ends_at(window, count, clock);
         }
     }
     None
@@ -424,10 +487,11 @@ fn frees_at(
 fn added(
     window: Duration,
     mut counts: Vec<DeletionCount>,
-    request: Request,
+    request: Request<'_>,
     clusters: usize,
-    now: Timestamp,
+    clock: Clock<'_>,
 ) -> Vec<DeletionCount> {
+    let now = clock.now;
     let narrow = |number| u32::try_from(number).unwrap_or(u32::MAX);
     let width = SignedDuration::try_from(window / COUNTS).unwrap_or(SignedDuration::MAX);
     let is_close = |count: &DeletionCount| time(count).is_some_and(|time| now.duration_since(time) < width);
@@ -469,12 +533,13 @@ mod tests {
         }))
     }
 
-    fn request(objects: usize, of_objects: usize) -> Request {
+    fn request(objects: usize, of_objects: usize) -> Request<'static> {
         Request {
+            cluster: "",
             objects,
             is_new_cluster: true,
             of_objects,
-            remaining: 0,
+            remaining: Some(0),
             of_clusters: 8,
         }
     }
@@ -519,6 +584,7 @@ mod tests {
                 time: t(0).to_string(),
                 objects: 9999,
                 clusters: 1,
+                cluster_names: Vec::new(),
                 left: 0,
                 of_objects: 9999,
                 of_clusters: 8
@@ -547,12 +613,44 @@ mod tests {
         granted(decide(&limits, &counts, request(2, 92), t(1900)));
     }
 
+    /// Of an installation, only the net loss of each request is known.
+    #[test]
+    fn net_losses_add_up() {
+        let limits: Limits = "objects=500".parse().unwrap();
+        let net = Request {
+            remaining: None,
+            ..request(30, 30)
+        };
+        let mut counts = Vec::new();
+        for second in 0..16 {
+            counts = granted(decide(&limits, &counts, net, t(second)));
+        }
+        let excess = held(decide(&limits, &counts, net, t(16)));
+        assert!(
+            excess.budget.contains("480 were deleted, 30 more"),
+            "{}",
+            excess.budget
+        );
+    }
+
     #[test]
     fn what_exceeds_the_budget_alone_waits_for_a_person() {
         let limits = limits(Some("10"), None);
         assert_eq!(held(decide(&limits, &[], request(11, 100), t(0))).until, None);
         let none = self::limits(None, Some("0%"));
         assert_eq!(held(decide(&none, &[], request(1, 100), t(0))).until, None);
+    }
+
+    /// A window without length would add nothing up.
+    #[test]
+    fn a_window_without_length_is_an_hour() {
+        let limits = Limits::of_group(Some(DeletionBudget {
+            objects: Some("10".parse().unwrap()),
+            clusters: None,
+            window: starling_api::Duration::from_secs(0),
+        }));
+        let counts = granted(decide(&limits, &[], request(8, 100), t(0)));
+        held(decide(&limits, &counts, request(8, 92), t(60)));
     }
 
     #[test]
@@ -574,13 +672,13 @@ mod tests {
         for round in 0..50 {
             // An attempt that was interrupted has the new objects in its inventory already.
             let replacing = Request {
-                remaining: 200,
+                remaining: Some(200),
                 ..request(20, if round % 2 == 0 { 200 } else { 220 })
             };
             counts = granted(decide(&limits, &counts, replacing, t(round * 60)));
         }
         let removing = |objects: usize| Request {
-            remaining: 200 - objects,
+            remaining: Some(200 - objects),
             ..request(objects, 200)
         };
         granted(decide(&limits, &counts, removing(90), t(3000)));
@@ -604,6 +702,68 @@ mod tests {
             excess.budget
         );
         granted(decide(&limits, &counts, request(0, 100), t(20)));
+    }
+
+    /// A Sync that is gone has taken along what it deleted, and the cluster has others.
+    #[test]
+    fn a_cluster_counts_once_although_its_first_sync_is_gone() {
+        let limits = limits(Some("100%"), Some("1"));
+        let on = |cluster: &'static str| Request {
+            cluster,
+            ..request(1, 100)
+        };
+        let counts = granted(decide(&limits, &[], on("eu-1"), t(0)));
+        let counts = granted(decide(&limits, &counts, on("eu-1"), t(10)));
+        assert_eq!(
+            (counts[0].clusters, &*counts[0].cluster_names),
+            (1, &["eu-1".to_owned()][..])
+        );
+        held(decide(&limits, &counts, on("eu-2"), t(20)));
+        // Without a limit, no names are needed.
+        let counts = granted(decide(&Limits::of_group(None), &[], on("eu-1"), t(0)));
+        assert_eq!(counts[0].cluster_names, [""; 0]);
+        let many = Limits::of_group(Some(DeletionBudget {
+            clusters: Some("100%".parse().unwrap()),
+            ..DeletionBudget::default()
+        }));
+        let mut counts = Vec::new();
+        for number in 0..NAMES + 5 {
+            let name = format!("c{number}");
+            let request = Request {
+                cluster: &name,
+                of_clusters: 5000,
+                ..request(0, 100_000)
+            };
+            let request = Request {
+                objects: 1,
+                remaining: Some(100_000),
+                ..request
+            };
+            counts = granted(decide(&many, &counts, request, t(i64::try_from(number).unwrap())));
+        }
+        let names: usize = counts.iter().map(|count| count.cluster_names.len()).sum();
+        assert_eq!(names, NAMES);
+    }
+
+    /// A clock that is set forward by a window must not refill the budget.
+    #[test]
+    fn a_jump_of_the_clock_frees_nothing() {
+        let limits = limits(Some("10"), None);
+        let counts = granted(decide(&limits, &[], request(10, 100), t(0)));
+        let mut jumps = ClockJumps::default();
+        assert!(jumps.observe(t(60), t(60 + 2 * HOUR), Duration::ZERO));
+        let after = Clock {
+            now: t(61 + 2 * HOUR),
+            jumps: &jumps,
+        };
+        let excess = held(decide(&limits, &counts, request(1, 90), after));
+        assert_eq!(excess.until, Some(t(3 * HOUR + 300)));
+        assert_eq!(repaired(limits.window, &counts, after), None);
+        let over = Clock {
+            now: t(3 * HOUR + 300),
+            ..after
+        };
+        granted(decide(&limits, &counts, request(1, 90), over));
     }
 
     /// However many deletions there are, status has about as many counts as a window has parts, and none is lost.
@@ -648,8 +808,8 @@ mod tests {
     #[test]
     fn clusters_that_left_are_counted_on_their_own() {
         let window = Duration::from_secs(3600);
-        let counts = with_left(window, &[], 8, t(0));
-        let counts = with_left(window, &counts, 7, t(900));
+        let counts = with_left(window, &[], 8, t(0).into());
+        let counts = with_left(window, &counts, 7, t(900).into());
         let both = Left {
             clusters: 2,
             until: Some(t(HOUR + 300)),

@@ -8,6 +8,8 @@ pub mod breaker;
 pub mod clock_jumps;
 pub mod deletion_approval;
 pub mod deletion_budget;
+pub mod deletion_forecast;
+pub mod deletion_grant;
 pub mod depend;
 pub mod digest;
 pub mod drift_fight;

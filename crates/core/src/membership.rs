@@ -363,7 +363,7 @@ mod tests {
                         Deselection::Free(names(0..lost)),
                         "{cluster} in attempt {attempt}"
                     );
-                    count_left(&mut deletions, &cluster, window, of, now);
+                    count_left(&mut deletions, &cluster, window, of, now.into());
                 }
             }
             assert_eq!(left(window, &deletions.counts, now).clusters, lost);

@@ -20,7 +20,7 @@ use tokio::time::Instant;
 
 use super::attempt::Attempt;
 use super::batch::Batch;
-use super::budget::{Budgets, Refusal};
+use super::budget::{BudgetRequest, Budgets, Refusal, count};
 use super::definitions::Definitions;
 use super::error::MemberError;
 use super::outcome::ApplyOutcome;
@@ -59,7 +59,7 @@ pub struct ApplyJob<'a> {
     /// The Syncs that may take over objects that left the render.
     pub siblings: &'a dyn Siblings,
     /// What the Sync deleted within the window.
-    pub earlier: Earlier,
+    pub earlier: Earlier<'a>,
     /// The deletion budgets.
     pub budgets: &'a dyn Budgets,
     /// The kinds that an operator added to those whose deletion requires an approval.
@@ -215,11 +215,17 @@ impl Member {
         let digest = digest_of(job.approval.target, &doomed);
         let approved = is_approved(job.approval.approved, &digest).then_some(&*digest);
         let found = self.doomed(job.owner, &doomed, attempt).await?;
-        let blocker = match job
-            .budgets
-            .count(&found.begin, job.desired.objects.len(), approved)
-            .await
-        {
+        if found.begin.is_empty() {
+            return Ok(true);
+        }
+        let list: Vec<ObjectId> = doomed.iter().map(|entry| entry.key.clone()).collect();
+        let request = BudgetRequest {
+            list: &list,
+            begin: &found.begin,
+            remaining: job.desired.objects.len(),
+            approved,
+        };
+        let blocker = match count(job.budgets, request, job.deadline).await {
             Ok(()) => return Ok(true),
             Err(Refusal::NotCounted(why)) => PruneBlocker::NotCounted(why),
             Err(Refusal::Held(excess)) => {

@@ -5,7 +5,9 @@ use std::fmt::Debug;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use starling_core::deletion_budget::Excess;
+use starling_core::deletion_grant::Granted;
 use starling_core::object::ObjectId;
+use tokio::time::Instant;
 
 /// Deletions that may not be sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,20 +18,37 @@ pub enum Refusal {
     NotCounted(String),
 }
 
+/// Deletions that are about to be sent.
+#[derive(Clone, Copy, Debug)]
+pub struct BudgetRequest<'a> {
+    /// All objects of the list, with those that are gone or being deleted already: an approval is of all of them.
+    pub list: &'a [ObjectId],
+    /// The objects that exist and are not being deleted yet.
+    pub begin: &'a [ObjectId],
+    /// The number of objects of the Sync afterwards, with those that the same attempt creates.
+    pub remaining: usize,
+    /// The digest of the list if a person approved it.
+    pub approved: Option<&'a str>,
+}
+
 /// The deletion budgets that apply to a Sync.
 pub trait Budgets: Debug + Send + Sync {
-    /// Reports whether the deletion of so many objects is the rest of one that was allowed before.
-    fn is_granted(&self, doomed: usize) -> bool;
+    /// Returns the deletions that were allowed before.
+    fn granted(&self) -> Granted;
 
-    /// Counts the deletion of these objects, which exist and are not being deleted yet, and after which `remaining`
-    /// objects of the Sync are there. A list whose digest is approved is allowed and not counted, and its approval is
-    /// used up. Returns after this is durable.
-    fn count<'a>(
-        &'a self,
-        doomed: &'a [ObjectId],
-        remaining: usize,
-        approved: Option<&'a str>,
-    ) -> BoxFuture<'a, Result<(), Refusal>>;
+    /// Counts deletions, without those that were allowed before. A list whose digest is approved is allowed and not
+    /// counted, and its approval is used up. Returns after this is durable.
+    fn count<'a>(&'a self, request: BudgetRequest<'a>) -> BoxFuture<'a, Result<(), Refusal>>;
+}
+
+/// Counts deletions within the deadline of an attempt: the request may wait for others.
+pub(super) async fn count(
+    budgets: &dyn Budgets,
+    request: BudgetRequest<'_>,
+    deadline: Instant,
+) -> Result<(), Refusal> {
+    let counted = tokio::time::timeout_at(deadline, budgets.count(request)).await;
+    counted.unwrap_or_else(|_| Err(Refusal::NotCounted("timed out".to_owned())))
 }
 
 /// No budgets: the deletions were counted before, or need not be.
@@ -37,16 +56,11 @@ pub trait Budgets: Debug + Send + Sync {
 pub struct NoBudgets;
 
 impl Budgets for NoBudgets {
-    fn is_granted(&self, _: usize) -> bool {
-        false
+    fn granted(&self) -> Granted {
+        Granted::default()
     }
 
-    fn count<'a>(
-        &'a self,
-        _: &'a [ObjectId],
-        _: usize,
-        _: Option<&'a str>,
-    ) -> BoxFuture<'a, Result<(), Refusal>> {
+    fn count<'a>(&'a self, _: BudgetRequest<'a>) -> BoxFuture<'a, Result<(), Refusal>> {
         async { Ok(()) }.boxed()
     }
 }

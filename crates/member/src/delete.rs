@@ -17,7 +17,7 @@ use tokio::time::Instant;
 
 use super::attempt::Attempt;
 use super::batch::Batch;
-use super::budget::{Budgets, Refusal};
+use super::budget::{BudgetRequest, Budgets, Refusal, count};
 use super::error::MemberError;
 use super::prune::{Pruned, Removal};
 use super::transport::Member;
@@ -157,13 +157,21 @@ impl Member {
         let held = |excess| HeldDeletions::new(ENDING, &found.entries, inventory.len(), confirmation, excess);
         let digest = digest_of(ENDING, &found.entries);
         let approved = is_approved(job.approved, &digest).then_some(&*digest);
+        let granted = job.budgets.granted();
         let mut begin = found.begin.iter();
-        let is_allowed = approved.is_some() || job.budgets.is_granted(found.begin.len());
-        if !is_allowed && begin.any(|key| confirmation.is_required_at_the_end(key)) {
+        let asks = |key: &ObjectId| confirmation.is_required_at_the_end(key) && !granted.is_approved(key);
+        if approved.is_none() && begin.any(asks) {
             outcome.held = Some(held(None));
             return Ok(None);
         }
-        match job.budgets.count(&found.begin, 0, approved).await {
+        let list: Vec<ObjectId> = found.entries.iter().map(|entry| entry.key.clone()).collect();
+        let request = BudgetRequest {
+            list: &list,
+            begin: &found.begin,
+            remaining: 0,
+            approved,
+        };
+        match count(job.budgets, request, job.deadline).await {
             Ok(()) => return Ok(Some(found.asking)),
             Err(Refusal::NotCounted(why)) => outcome.not_counted = Some(why),
             Err(Refusal::Held(excess)) => outcome.held = Some(held(Some(excess))),

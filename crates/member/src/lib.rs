@@ -49,7 +49,7 @@ mod wait;
 mod write;
 
 pub use self::apply::ApplyJob;
-pub use self::budget::{Budgets, NoBudgets, Refusal};
+pub use self::budget::{BudgetRequest, Budgets, NoBudgets, Refusal};
 pub use self::delete::{DeleteJob, DeleteOutcome};
 pub use self::drift::DriftReport;
 pub use self::error::{FieldConflict, MemberError};

@@ -175,6 +175,8 @@ pub struct SyncCaches {
     pub drift: DriftStates,
     /// The last attempt of this process.
     pub attempts: Keyed<OwnAttempt>,
+    /// When approvals that could not be marked are marked again.
+    pub mark_retries: Times,
 }
 
 /// Caches for each SyncGroup.
@@ -198,6 +200,8 @@ pub struct GroupCaches {
     pub unconfirmed_writes: UnconfirmedWrites,
     /// Admissions that were settled.
     pub settled_admissions: SettledAdmissions,
+    /// When actions and approvals that could not be marked are marked again.
+    pub mark_retries: Times,
 }
 
 impl Caches {
@@ -272,6 +276,7 @@ impl Caches {
                     health,
                     drift,
                     attempts,
+                    mark_retries: sync_mark_retries,
                 },
             group:
                 GroupCaches {
@@ -284,12 +289,13 @@ impl Caches {
                     pending_deselections,
                     unconfirmed_writes,
                     settled_admissions,
+                    mark_retries: group_mark_retries,
                 },
         } = self;
         match of {
             Loop::Source => vec![origins, pins],
             Loop::Cluster => vec![connections, &**availability, token_renewals, looks],
-            Loop::Sync => vec![deadlines, waiting, health, drift, attempts],
+            Loop::Sync => vec![deadlines, waiting, health, drift, attempts, sync_mark_retries],
             Loop::SyncGroup => vec![
                 &**gate_tasks,
                 release_snapshots,
@@ -300,6 +306,7 @@ impl Caches {
                 pending_deselections,
                 unconfirmed_writes,
                 settled_admissions,
+                group_mark_retries,
             ],
         }
     }

@@ -2,6 +2,7 @@
 //! *apply* (IO), *report* (IO).
 
 pub mod cluster;
+mod marks;
 mod names;
 mod parent_deletion;
 pub mod source;

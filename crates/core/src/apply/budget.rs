@@ -174,22 +174,24 @@ pub(super) fn exceeded(
     inventory: &Inventory,
     doomed: &[Entry],
     remaining: usize,
-    earlier: Earlier,
+    earlier: Earlier<'_>,
     confirmation: Confirmation<'_>,
     approval: Approval<'_>,
 ) -> Option<HeldDeletions> {
-    // What remains of a prune that was allowed for this target and was interrupted.
-    if doomed.len() <= earlier.granted {
-        return None;
-    }
+    // What remains of a prune that was allowed for this target and was interrupted is not decided again.
+    let is_granted = |key: &ObjectId| earlier.granted.is_some_and(|granted| granted.has(key));
+    let is_approved_before = |key: &ObjectId| earlier.granted.is_some_and(|granted| granted.is_approved(key));
+    let new = doomed.iter().filter(|entry| !is_granted(&entry.key)).count();
+    // An object that was only counted may require an approval since.
+    let asks = |entry: &Entry| confirmation.is_required(&entry.key) && !is_approved_before(&entry.key);
     let now = inventory.iter().filter(|(_, uid)| !uid.is_empty()).count();
     let held = doomed.iter().filter_map(|entry| entry.listed.held_of);
     let of = held.min().map_or(now, |then| then.min(now));
     let is_many = |number: usize, of: usize| number >= LEAST && number * 100 > of * PERCENT;
     let start = of.max(earlier.of);
     let lost = start.saturating_sub(remaining);
-    let many = is_many(doomed.len(), of) || is_many(lost.min(doomed.len() + earlier.deleted), start);
-    if !many && !doomed.iter().any(|entry| confirmation.is_required(&entry.key)) {
+    let many = is_many(new, of) || new > 0 && is_many(lost.min(new + earlier.deleted), start);
+    if !many && !doomed.iter().any(asks) {
         return None;
     }
     let held = HeldDeletions::new(approval.target, doomed, of, confirmation, None);
@@ -218,7 +220,10 @@ pub fn is_approved(annotation: &str, digest: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use starling_api::Deletions;
+
     use super::*;
+    use crate::deletion_grant::{Granted, NewGrant};
     use crate::inventory::Origin;
 
     fn entry(group: &str, kind: &str, number: usize, uid: &str) -> Entry {
@@ -416,14 +421,80 @@ mod tests {
         }
     }
 
+    fn granted(list: &[Entry], approved: Option<&str>) -> Granted {
+        let list: Vec<ObjectId> = list.iter().map(|entry| entry.key.clone()).collect();
+        let grant = Granted::default().continued(NewGrant {
+            target: "t",
+            list: &list,
+            remaining: 0,
+            approved,
+        });
+        let deletions = Deletions {
+            grant: Some(grant),
+            ..Deletions::default()
+        };
+        Granted::of(Some(&deletions), "t")
+    }
+
+    /// A grant was a number: as many other objects of the same target went without an approval.
+    #[test]
+    fn a_grant_is_of_its_objects_and_covers_no_others() {
+        let all = inventory(&maps(0..200, "u"));
+        let namespace = entry("", "Namespace", 500, "u");
+        let is_held = |doomed: &[Entry], granted: &Granted, confirmation: Confirmation<'_>| {
+            let earlier = Earlier {
+                deleted: 50,
+                of: 200,
+                granted: Some(granted),
+            };
+            let remaining = 200 - doomed.len();
+            super::exceeded(
+                &all,
+                doomed,
+                remaining,
+                earlier,
+                confirmation,
+                Approval::default(),
+            )
+            .is_some()
+        };
+        let none = Confirmation::default();
+        let counted = granted(&maps(0..50, "u"), None);
+        // One of the list is stuck, and the grace of others has ended.
+        assert!(!is_held(&maps(49..50, "u"), &counted, none));
+        assert!(!is_held(&maps(49..90, "u"), &counted, none));
+        assert!(is_held(
+            &[maps(49..90, "u"), vec![namespace.clone()]].concat(),
+            &counted,
+            none
+        ));
+        assert!(
+            is_held(&maps(49..150, "u"), &counted, none),
+            "more than half of 200"
+        );
+        // The annotation was set on an object of the list that is stuck.
+        let objects = [maps(49..50, "u")[0].key.clone()].into();
+        let asking = Confirmation {
+            objects: &objects,
+            ..none
+        };
+        assert!(is_held(&maps(49..50, "u"), &counted, asking));
+        let approved = granted(&[maps(0..50, "u"), vec![namespace.clone()]].concat(), Some("d"));
+        assert!(!is_held(&maps(49..50, "u"), &approved, asking));
+        assert!(!is_held(std::slice::from_ref(&namespace), &approved, none));
+        let another = entry("", "Namespace", 501, "u");
+        assert!(is_held(&[namespace, another], &approved, none));
+    }
+
     /// Each prune deletes no more than half of what the one before left.
     #[test]
     fn prunes_within_the_window_add_up() {
         let earlier = |deleted, of| Earlier {
             deleted,
             of,
-            granted: 0,
+            granted: None,
         };
+        let granted = granted(&maps(0..11, "u"), None);
         for (left, doomed, earlier, held) in [
             (100, 1, earlier(100, 200), true),
             (150, 50, earlier(50, 200), false),
@@ -436,7 +507,7 @@ mod tests {
                 20,
                 11,
                 Earlier {
-                    granted: 11,
+                    granted: Some(&granted),
                     ..earlier(20, 40)
                 },
                 false,
@@ -445,7 +516,7 @@ mod tests {
                 20,
                 12,
                 Earlier {
-                    granted: 11,
+                    granted: Some(&granted),
                     ..earlier(20, 40)
                 },
                 true,

@@ -111,7 +111,7 @@ pub struct Guard<'a> {
     /// The objects that other Syncs hold.
     pub siblings: &'a SiblingObjects,
     /// What the Sync deleted within the window.
-    pub earlier: Earlier,
+    pub earlier: Earlier<'a>,
     /// What is deleted only after an approval.
     pub confirmation: Confirmation<'a>,
     /// The time between the first render that lacks an object and its deletion.

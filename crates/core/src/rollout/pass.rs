@@ -169,8 +169,27 @@ impl Pass<'_, '_> {
     }
 }
 
-/// Returns the digest that approves the removal of the entries that an automatic rollback lacks: of this rollout, whose
-/// number no other rollout of the group gets.
+/// Returns the digest that approves the removal of the entries that an automatic rollback lacks: of this rollout. Its
+/// number may be used again after the management cluster was set back; no two rollouts start at one time.
 pub(super) fn removal_digest(rollout: &RolloutStatus) -> String {
-    digest::of(&("removals", rollout.id, &rollout.release))
+    digest::of(&("removals", rollout.id, &rollout.start_time, &rollout.release))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Guards against an approval of a lost rollout, after the management cluster was set back.
+    #[test]
+    fn an_approval_of_a_removal_is_of_one_rollout_although_numbers_begin_again() {
+        let rollout = |start_time: &str| RolloutStatus {
+            id: 7,
+            release: "sha256:11".into(),
+            start_time: start_time.into(),
+            ..RolloutStatus::default()
+        };
+        let first = removal_digest(&rollout("2026-07-01T08:00:00Z"));
+        assert_eq!(first, removal_digest(&rollout("2026-07-01T08:00:00Z")));
+        assert_ne!(first, removal_digest(&rollout("2026-07-02T08:00:00Z")));
+    }
 }

@@ -210,11 +210,12 @@ async fn attempt(
     .await;
     let drifted = &drifted | &ownership.handed_over;
     let unconfirmed = unconfirmed_records(&rendered.set, &records, &drifted);
-    let begun = begin(context, sync, wanted, &unconfirmed, has_stale).await?;
     // A grant is of one target. It would allow the same deletions after another target brought the objects back.
     budgets::end_grant(context, observed, |grant| grant.target != wanted.target).await?;
+    let begun = begin(context, sync, wanted, &unconfirmed, has_stale).await?;
     let recorder = ResponseRecorder::begin(&member);
     let clock_jumps = context.clock.jumps();
+    let granted = budgets::granted(observed, &wanted.target);
     let job = ApplyJob {
         owner: observed.owner.as_str(),
         desired: &rendered.set,
@@ -227,7 +228,7 @@ async fn attempt(
         conflicts_override: template.conflicts == ConflictPolicy::Override,
         recreate: template.force,
         siblings: &SiblingsOf { context, observed },
-        earlier: budgets::earlier(context, observed, &wanted.target),
+        earlier: budgets::earlier(context, observed, &granted),
         confirm: context.budgets.confirmed_kinds(),
         budgets: &BudgetsOf {
             context,
@@ -251,7 +252,6 @@ async fn attempt(
         None => evaluate(context, sync, wanted, &responses, rendered.plain),
     };
     if matches!(outcome, Outcome::Applied(_)) {
-        budgets::end_grant(context, observed, |_| true).await?;
         health::applied(context, sync, wanted, &rendered.set, &records, &responses);
     }
     finish(context, sync, wanted, begun, &outcome, &responses).await;

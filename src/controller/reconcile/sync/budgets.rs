@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
-use starling_api::{DeletionGrant, UsedApproval};
-use starling_core::deletion_budget::{Earlier, Limits};
-use starling_core::object::ObjectId;
-use starling_member::{Budgets, Refusal};
+use starling_api::DeletionGrant;
+use starling_core::deletion_budget::{Clock, Earlier, Limits};
+use starling_core::deletion_grant::Granted;
+use starling_member::{BudgetRequest, Budgets, Refusal};
 
 use super::observe::Observed;
 use crate::controller::context::SyncContext;
-use crate::controller::deletion_budgets::{BudgetContext, SyncDeletions, is_granted};
+use crate::controller::deletion_budgets::{Approved, BudgetContext, SyncDeletions};
 use crate::controller::hub::HubError;
 
 /// The budgets that apply to the deletions of a Sync.
@@ -29,39 +29,30 @@ impl fmt::Debug for BudgetsOf<'_> {
     }
 }
 
-impl BudgetsOf<'_> {
-    fn deletions<'a>(
-        &'a self,
-        objects: usize,
-        remaining: usize,
-        approved: Option<&'a [UsedApproval]>,
-    ) -> SyncDeletions<'a> {
-        SyncDeletions {
-            sync: &self.observed.key,
-            target: self.target,
-            objects,
-            remaining,
-            approved,
-        }
-    }
-}
-
 impl Budgets for BudgetsOf<'_> {
-    fn is_granted(&self, doomed: usize) -> bool {
-        is_granted(&self.observed.object, self.deletions(doomed, 0, None))
+    fn granted(&self) -> Granted {
+        granted(self.observed, self.target)
     }
 
-    fn count<'a>(
-        &'a self,
-        doomed: &'a [ObjectId],
-        remaining: usize,
-        approved: Option<&'a str>,
-    ) -> BoxFuture<'a, Result<(), Refusal>> {
+    fn count<'a>(&'a self, request: BudgetRequest<'a>) -> BoxFuture<'a, Result<(), Refusal>> {
         async move {
+            let BudgetRequest {
+                list,
+                begin,
+                remaining,
+                approved,
+            } = request;
             let now = self.context.clock.now();
             let approvals = &self.observed.approvals;
-            let used = approved.map(|digest| approvals.used_after(digest, now));
-            let deletions = self.deletions(doomed.len(), remaining, used.as_deref());
+            let used = approved.map(|digest| (digest, approvals.used_after(digest, now)));
+            let deletions = SyncDeletions {
+                sync: &self.observed.key,
+                target: self.target,
+                list,
+                begin,
+                remaining,
+                approved: used.as_ref().map(|(digest, used)| Approved { digest, used }),
+            };
             self.context.budgets.count(context(self.context), deletions).await
         }
         .boxed()
@@ -74,22 +65,44 @@ pub(super) fn context(context: SyncContext<'_>) -> BudgetContext<'_> {
         hub: context.hub,
         objects: context.objects,
         handlers: context.handlers,
+        clock: context.clock,
         now: context.clock.now(),
     }
 }
 
+/// Returns the deletions of a Sync that were allowed for a target, and may not be complete.
+pub(super) fn granted(observed: &Observed, target: &str) -> Granted {
+    Granted::of(observed.status.deletions.as_ref(), target)
+}
+
 /// Returns what a Sync deleted within its window, before it prunes for a target.
-pub(super) fn earlier(context: SyncContext<'_>, observed: &Observed, target: &str) -> Earlier {
+pub(super) fn earlier<'a>(
+    context: SyncContext<'_>,
+    observed: &Observed,
+    granted: &'a Granted,
+) -> Earlier<'a> {
     let window: Duration = Limits::of_sync(observed.object.spec.deletion_budget).window;
     Earlier::of(
         observed.status.deletions.as_ref(),
         window,
-        target,
-        context.clock.now(),
+        granted,
+        Clock {
+            now: context.clock.now(),
+            jumps: &context.clock.jumps(),
+        },
     )
 }
 
-/// Ends the grant of the last deletions if they are complete or superseded.
+/// Ends the grant of deletions that are complete, after status has the inventory without their objects: between the
+/// two writes, the deletions would be no loss of the group. If it fails, the grant covers objects that are gone, and
+/// ends with the next drift check.
+pub(super) async fn complete(context: SyncContext<'_>, observed: &Observed) {
+    if let Err(error) = end_grant(context, observed, |_| true).await {
+        tracing::warn!(sync = %observed.key, error = %crate::chain(&error), "grant of deletions not ended");
+    }
+}
+
+/// Ends the grant of the last deletions if they are superseded.
 ///
 /// # Errors
 /// [`HubError`] if this cannot be stored.

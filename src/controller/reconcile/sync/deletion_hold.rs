@@ -22,8 +22,7 @@ pub(super) fn is_released(observed: &Observed) -> bool {
     };
     let deletions = status.deletions.as_ref();
     let grant = deletions.and_then(|deletions| deletions.grant.as_ref());
-    let has_begun = grant
-        .is_some_and(|grant| grant.target == status.last_attempted_target && hold.deletions <= grant.objects);
+    let has_begun = grant.is_some_and(|grant| grant.digest == hold.digest);
     has_begun || observed.approvals.approve(&hold.digest)
 }
 

@@ -99,7 +99,10 @@ fn over_budget(context: SyncContext<'_>, sync: &ValidSync<'_>, hold: DeletionHol
     schedule_check(context, sync);
     let deadlines = &context.caches.deadlines;
     let key = &sync.observed.key;
-    if let Some(until) = hold.until.parse().ok()
+    let now = context.clock.now();
+    let seed = sync.observed.uid();
+    let until = hold.until.parse().ok();
+    if let Some(until) = until.map(|until| waits::after(now, until, seed.as_str()))
         && deadlines.get(key).is_none_or(|check| until < check)
     {
         deadlines.set(key, until);

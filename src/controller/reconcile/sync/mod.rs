@@ -120,6 +120,9 @@ async fn advance(context: SyncContext<'_>, sync: &ValidSync<'_>) -> Result<Next,
         health: health.as_ref(),
     };
     report::report(context, sync, pass).await?;
+    if matches!(outcome, Some(Outcome::Applied(_) | Outcome::Unchanged)) {
+        budgets::complete(context, sync.observed).await;
+    }
     Ok(next(context, sync, &step, done.as_ref()))
 }
 

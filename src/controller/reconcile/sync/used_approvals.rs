@@ -2,11 +2,15 @@
 
 use kube::ResourceExt;
 use starling_api::RELEASE;
+use starling_core::deletion_approval;
 use starling_core::step::Wanted;
 
 use super::super::ReconcileError;
+use super::super::marks::Marks;
 use super::budgets;
 use super::observe::Observed;
+use crate::controller::cache::ObjectKey;
+use crate::controller::caches::sync_to_delete_from;
 use crate::controller::context::SyncContext;
 
 /// Brings the record of used approvals up to date: those that no longer exist are forgotten, and what exists before the
@@ -15,9 +19,16 @@ use crate::controller::context::SyncContext;
 /// # Errors
 /// [`ReconcileError`] if the record cannot be stored; then nothing may be deleted.
 pub(super) async fn settle(context: SyncContext<'_>, observed: &Observed) -> Result<bool, ReconcileError> {
+    mark(context, observed).await;
     let approvals = &observed.approvals;
     let known = observed.status.deletions.as_ref();
     let known = known.map_or(&[][..], |deletions| &deletions.used);
+    let of_group = observed.group_key();
+    // The annotation of a group that cannot be read may still be there.
+    if of_group.is_some_and(|group| observed.group.is_none() && context.objects.groups.is_unreadable(&group))
+    {
+        return Ok(false);
+    }
     let is_first = observed.status.observed_generation.is_none();
     let used = if is_first {
         Some(approvals.used_before(context.clock.now()))
@@ -30,6 +41,22 @@ pub(super) async fn settle(context: SyncContext<'_>, observed: &Observed) -> Res
     let to = budgets::context(context);
     context.budgets.set_used(to, &observed.key, used).await?;
     Ok(true)
+}
+
+/// Marks the DeletionApprovals of the Sync. Those of its group are marked by the group.
+async fn mark(context: SyncContext<'_>, observed: &Observed) {
+    let ObjectKey { namespace, name } = &observed.key;
+    let to = Marks {
+        hub: context.hub,
+        retries: &context.caches.mark_retries,
+        of: &observed.key,
+        now: context.clock.now(),
+    };
+    let cache = &context.objects.deletion_approvals;
+    for approval in cache.indexed(&sync_to_delete_from(namespace, name)) {
+        to.write(cache, &*approval, deletion_approval::marks(&approval))
+            .await;
+    }
 }
 
 /// Returns what replaces the objects that an attempt deletes, as the digest of an approval covers it. Clusters of a

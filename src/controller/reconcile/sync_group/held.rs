@@ -122,23 +122,38 @@ fn held_by(sync: &SyncResource) -> Option<&DeletionHold> {
     sync.status.as_ref()?.held_deletions.as_ref()
 }
 
+fn used_by(sync: &SyncResource) -> &[UsedApproval] {
+    let status = sync.status.as_ref();
+    let deletions = status.and_then(|status| status.deletions.as_ref());
+    deletions.map_or(&[], |deletions| &deletions.used)
+}
+
 /// Returns why approvals of the group approve none of the lists that are held now.
 fn remarks(group: &Group, held: &BTreeSet<&str>) -> String {
-    let used_by = |sync: &SyncResource| -> Vec<UsedApproval> {
-        let status = sync.status.as_ref();
-        let deletions = status.and_then(|status| status.deletions.as_ref());
-        deletions.map_or_else(Vec::new, |deletions| deletions.used.clone())
-    };
-    let used = group.syncs.values().flat_map(|sync| used_by(sync));
     let approvals = group.approvals_with(&[APPROVE_DELETIONS, APPROVE_MEMBERSHIP]);
+    // Thousands of Syncs have used the same few approvals.
+    let used: BTreeMap<(&str, &str, &str), &UsedApproval> = group
+        .syncs
+        .values()
+        .flat_map(|sync| used_by(sync))
+        .map(|used| ((&*used.name, &*used.uid, &*used.digest), used))
+        .collect();
+    let mut waiting: BTreeMap<&str, Vec<&SyncResource>> = BTreeMap::new();
+    for sync in group.syncs.values() {
+        if let Some(hold) = held_by(sync) {
+            waiting.entry(&*hold.digest).or_default().push(sync);
+        }
+    }
     // A Sync that has not carried the list out yet is about to.
     let is_awaited = |approval: &Approval| {
-        group.syncs.values().any(|sync| {
-            let waits = held_by(sync).is_some_and(|hold| hold.digest == approval.digest);
-            waits && !used_by(sync).iter().any(|used| approval.is(used))
-        })
+        let waiting = waiting.get(&*approval.digest).into_iter().flatten();
+        let mut waiting = waiting.filter(|sync| !used_by(sync).iter().any(|used| approval.is(used)));
+        waiting.next().is_some()
     };
-    approvals.also_used(used).without(is_awaited).remarks(held)
+    approvals
+        .also_used(used.into_values().cloned())
+        .without(is_awaited)
+        .remarks(held)
 }
 
 /// Returns one condition for all Syncs. Syncs that would lose the same objects have the same digest, so that one

@@ -9,9 +9,14 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use kube::ResourceExt;
-use starling_api::{Cluster, DeletionPolicy, FINALIZER, SyncGroup, SyncResource, UnselectedClusters};
+use starling_api::{
+    Cluster, DeletionPolicy, Deletions, FINALIZER, SyncGroup, SyncResource, UnselectedClusters,
+};
 use starling_core::clock_jumps::ClockJumps;
-use starling_core::deletion_budget::{self, Left, Limits};
+use starling_core::deletion_approval::ENDING;
+use starling_core::deletion_budget::{self, Clock, Left, Limits};
+use starling_core::deletion_forecast::{Forecast, GroupObjects};
+use starling_core::deletion_grant::objects_after;
 use starling_core::identity;
 use starling_core::membership::{
     Deselection, HeldDeselection, Members, deselection, deselection_digest, unselected_since,
@@ -56,17 +61,17 @@ impl Leaving {
         Self {
             settles_at: now,
             is_known: true,
-            ..Self::deselected(group, clusters, now)
+            ..Self::deselected(group, clusters, now.into())
         }
     }
 
-    fn deselected(group: &Group, known: &Cache<Cluster>, now: Timestamp) -> Self {
+    fn deselected(group: &Group, known: &Cache<Cluster>, clock: Clock<'_>) -> Self {
         let unselected = unselected(group);
         // In most cases no cluster leaves.
         if unselected.is_empty() {
             return Self::default();
         }
-        let (clusters, held) = match deselected(group, now) {
+        let (clusters, held) = match deselected(group, clock) {
             Deselection::Free(clusters) | Deselection::Approved(clusters) => (clusters, None),
             Deselection::Held(held) => (BTreeSet::new(), Some(held)),
         };
@@ -79,7 +84,7 @@ impl Leaving {
             .as_ref()
             .map_or(&clusters, |held: &HeldDeselection| &held.lost);
         Self {
-            since: unselected_since(recorded(group), lost, now),
+            since: unselected_since(recorded(group), lost, clock.now),
             clusters,
             held,
             places: unselected.into_iter().map(place).collect(),
@@ -142,7 +147,11 @@ pub(super) fn observe(
     now: Timestamp,
     clock_jumps: &ClockJumps,
 ) -> Leaving {
-    let leaving = Leaving::deselected(group, &context.objects.clusters, now);
+    let clock = Clock {
+        now,
+        jumps: clock_jumps,
+    };
+    let leaving = Leaving::deselected(group, &context.objects.clusters, clock);
     let lost = leaving.held.as_ref().map_or(&leaving.clusters, |held| &held.lost);
     let pending = &context.caches.pending_deselections;
     let since = pending.since(&group.key, lost, now);
@@ -156,7 +165,7 @@ pub(super) fn observe(
 
 /// Returns the clusters that left within the window of the deletion budget. Those whose objects stay do not
 /// count.
-fn recently_left(group: &Group, now: Timestamp) -> Left {
+fn recently_left(group: &Group, clock: Clock<'_>) -> Left {
     let spec = &group.object.spec;
     if spec.when_unselected == DeletionPolicy::Orphan {
         return Left::default();
@@ -165,7 +174,7 @@ fn recently_left(group: &Group, now: Timestamp) -> Left {
     let deletions = status.and_then(|status| status.deletions.as_ref());
     let window = Limits::of_group(spec.deletion_budget).window;
     let counts = deletions.map_or(&[][..], |deletions| &deletions.counts);
-    deletion_budget::left(window, counts, now)
+    deletion_budget::left(window, counts, clock)
 }
 
 /// Returns the clusters whose leave is counted or approved, and under way.
@@ -194,7 +203,7 @@ pub(super) async fn forget(context: GroupContext<'_>, group: &Group) -> Result<(
         .await
 }
 
-fn deselected(group: &Group, now: Timestamp) -> Deselection {
+fn deselected(group: &Group, clock: Clock<'_>) -> Deselection {
     let previous = group
         .syncs
         .iter()
@@ -207,7 +216,7 @@ fn deselected(group: &Group, now: Timestamp) -> Deselection {
         selected: &selected,
         unknown: &group.unreadable,
         allowed: group.object.spec.max_unselected,
-        recent: recently_left(group, now),
+        recent: recently_left(group, clock),
         going: &going(group),
         approved: &group.deletion_approvals().digests(),
     })
@@ -226,6 +235,7 @@ pub(super) fn leaving(
             .as_ref()
             .is_some_and(|held| held.lost.contains(cluster))
     };
+    let untils = budget_untils(group, leaving, now);
     let syncs = group.syncs.iter();
     syncs
         .filter_map(|(cluster, entry, sync)| {
@@ -246,7 +256,7 @@ pub(super) fn leaving(
             let loses =
                 matches!(cause, LeavingCause::ClusterUnselected { .. }) && policy == DeletionPolicy::Delete;
             let budget_until = match removing_since {
-                None if loses => budget_until(group, cluster, now),
+                None if loses => untils.get(cluster).copied(),
                 _ => None,
             };
             let leaving = LeavingSync {
@@ -265,35 +275,78 @@ pub(super) fn leaving(
         .collect()
 }
 
-/// Returns when the deletion budget of the group allows to delete the objects of a cluster that leaves; `None`: now, or
-/// not without an approval. An approval is of a list, which the inventory of each Sync has: the Sync asks for it.
-fn budget_until(group: &Group, cluster: &str, now: Timestamp) -> Option<Timestamp> {
+/// Returns when the deletion budget of the group allows to delete the objects of the clusters that leave, by cluster.
+/// The others may go now, or not without an approval. An approval is of a list, which the inventory of each Sync has: the
+/// Sync asks for it. Clusters that leave in one pass are judged together, after the Syncs that are being deleted and have
+/// not asked yet.
+fn budget_untils(group: &Group, leaving: &Leaving, now: Timestamp) -> BTreeMap<String, Timestamp> {
+    let lost = leaving.held.as_ref().map_or(&leaving.clusters, |held| &held.lost);
+    if lost.is_empty() || group.object.spec.when_unselected != DeletionPolicy::Delete {
+        return BTreeMap::new();
+    }
+    let clock = Clock {
+        now,
+        jumps: &leaving.clock_jumps,
+    };
     let limits = Limits::of_group(group.object.spec.deletion_budget);
     let status = group.object.status.as_ref();
     let counted = status.and_then(|status| status.deletions.as_ref());
-    let syncs = || group.syncs.on(cluster);
-    let objects = |sync: &SyncResource| {
-        let status = sync.status.as_ref();
-        status.map_or(0, |status| status.inventory.objects as usize)
-    };
-    let has_deleted = |sync: &SyncResource| {
-        let deletions = sync.status.as_ref().and_then(|status| status.deletions.as_ref());
-        deletion_budget::has_deleted(deletions, limits.window, now)
-    };
-    let lost: usize = syncs().map(|sync| objects(sync)).sum();
-    let all: usize = group.syncs.values().map(|sync| objects(sync)).sum();
-    let request = deletion_budget::Request {
-        objects: lost,
-        is_new_cluster: !syncs().any(|sync| has_deleted(sync)),
-        of_objects: all,
-        remaining: all.saturating_sub(lost),
-        of_clusters: group.syncs.clusters().count(),
-    };
     let counted = counted.map_or(&[][..], |deletions| &deletions.counts);
-    match deletion_budget::decide(&limits, counted, request, now) {
-        deletion_budget::BudgetVerdict::Granted(_) => None,
-        deletion_budget::BudgetVerdict::Held(excess) => excess.until,
+    let of = GroupObjects {
+        objects: group.syncs.values().map(|sync| inventory(sync)).sum(),
+        remaining: group.syncs.values().map(|sync| objects_of(sync)).sum(),
+        clusters: group.syncs.clusters().count(),
+    };
+    let mut forecast = Forecast::new(limits, counted, of, clock);
+    let is_new = |cluster: &str| {
+        let mut syncs = group.syncs.on(cluster);
+        !syncs.any(|sync| deletion_budget::has_deleted(recorded_by(sync), limits.window, clock))
+    };
+    for (cluster, _, sync) in group.syncs.iter() {
+        let is_asking = is_being_deleted(sync)
+            && sync.spec.template.deletion_policy == DeletionPolicy::Delete
+            && !is_granted_end(sync);
+        if is_asking {
+            forecast.lose(cluster, objects_of(sync), is_new(cluster));
+        }
     }
+    // Those that may leave first are asked first.
+    let mut order: Vec<(Option<&Timestamp>, &String)> = lost
+        .iter()
+        .map(|cluster| (leaving.since.get(cluster), cluster))
+        .collect();
+    order.sort();
+    let until = |(_, cluster): (_, &String)| {
+        let staying = group.syncs.on(cluster).filter(|sync| !is_being_deleted(sync));
+        let objects = staying.map(|sync| objects_of(sync)).sum();
+        let until = forecast.lose(cluster, objects, is_new(cluster))?;
+        Some((cluster.clone(), until))
+    };
+    order.into_iter().filter_map(until).collect()
+}
+
+fn is_being_deleted(sync: &SyncResource) -> bool {
+    sync.metadata.deletion_timestamp.is_some()
+}
+
+fn recorded_by(sync: &SyncResource) -> Option<&Deletions> {
+    sync.status.as_ref()?.deletions.as_ref()
+}
+
+fn inventory(sync: &SyncResource) -> usize {
+    let status = sync.status.as_ref();
+    status.map_or(0, |status| status.inventory.objects as usize)
+}
+
+/// Returns the number of objects of a Sync without those whose deletion is in progress.
+fn objects_of(sync: &SyncResource) -> usize {
+    objects_after(inventory(sync), recorded_by(sync))
+}
+
+/// Reports whether the objects of a Sync that is being deleted were counted or approved.
+fn is_granted_end(sync: &SyncResource) -> bool {
+    let grant = recorded_by(sync).and_then(|deletions| deletions.grant.as_ref());
+    grant.is_some_and(|grant| grant.target == ENDING)
 }
 
 /// Records an event for objects that stay on a member, since the Sync that would report them is deleted.
@@ -351,10 +404,18 @@ pub(super) async fn count(
         current.is_none_or(|sync| sync.metadata.deletion_timestamp.is_some())
     });
     let is_harmless = removal.cause == LeavingCause::EntryRemoved || removal.policy == DeletionPolicy::Orphan;
-    if has_begun || is_harmless {
+    let current = context.objects.groups.get(&group.key);
+    let status = current.as_ref().and_then(|group| group.status.as_ref());
+    let deletions = status.and_then(|status| status.deletions.as_ref());
+    // Counted before, or approved with all others.
+    let is_counted =
+        deletions.is_some_and(|deletions| deletions.leaving.iter().any(|name| *name == removal.cluster));
+    if has_begun || is_harmless || is_counted {
         return Ok(());
     }
-    let approved = match deselected(group, now) {
+    let jumps = context.clock.jumps();
+    let clock = Clock { now, jumps: &jumps };
+    let approved = match deselected(group, clock) {
         Deselection::Approved(clusters) => {
             let digest = deselection_digest(&clusters);
             let used = group.deletion_approvals().used_after(&digest, now);
@@ -373,6 +434,7 @@ fn budget_context(context: GroupContext<'_>) -> BudgetContext<'_> {
         hub: context.hub,
         objects: context.objects,
         handlers: context.handlers,
+        clock: context.clock,
         now: context.clock.now(),
     }
 }

@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use futures::StreamExt;
 use kube::ResourceExt;
-use starling_api::{RolloutAction, RolloutApproval, RolloutStatus, SyncResource};
-use starling_core::identity;
+use starling_api::{RolloutStatus, SyncResource};
 use starling_core::rollout::operator::{Subject, marks};
+use starling_core::{deletion_approval, identity};
 
+use super::super::marks::Marks;
 use super::observe::{self, Group};
 use crate::controller::context::GroupContext;
 use crate::controller::event_handlers::ChangedBy;
@@ -27,16 +28,33 @@ pub(super) fn subject<'a>(group: &'a Group, rollout: &'a RolloutStatus) -> Subje
     }
 }
 
-/// Writes the marks that are missing. A failure stops nothing: the next pass tries again.
+/// Writes the marks that are missing.
 pub(super) async fn write(context: GroupContext<'_>, group: &Group) {
     let status = group.object.status.as_ref();
+    let to = Marks {
+        hub: context.hub,
+        retries: &context.caches.mark_retries,
+        of: &group.key,
+        now: context.clock.now(),
+    };
+    let objects = context.objects;
+    for approval in &group.deletion_approvals {
+        to.write(
+            &objects.deletion_approvals,
+            &**approval,
+            deletion_approval::marks(approval),
+        )
+        .await;
+    }
     if let Some(rollout) = status.and_then(|status| status.rollout.as_ref()) {
         let of = subject(group, rollout);
         for action in &group.actions {
-            mark::<RolloutAction>(context, group, of, action.spec.rollout, action).await;
+            let marks = marks(of, action.spec.rollout, &**action);
+            to.write(&objects.actions, &**action, marks).await;
         }
         for approval in &group.approvals {
-            mark::<RolloutApproval>(context, group, of, approval.spec.rollout, approval).await;
+            let marks = marks(of, approval.spec.rollout, &**approval);
+            to.write(&objects.approvals, &**approval, marks).await;
         }
     }
     let uid = group.object.uid();
@@ -53,21 +71,6 @@ pub(super) async fn write(context: GroupContext<'_>, group: &Group) {
 fn is_owned_by(sync: &SyncResource, uid: Option<&str>) -> bool {
     let mut owners = sync.owner_references().iter();
     owners.any(|owner| Some(owner.uid.as_str()) == uid)
-}
-
-async fn mark<K>(context: GroupContext<'_>, group: &Group, of: Subject<'_>, rollout: i64, object: &K)
-where
-    K: crate::controller::hub::Kind,
-{
-    if object.meta().deletion_timestamp.is_some() {
-        return;
-    }
-    let Some(marks) = marks(of, rollout, object) else {
-        return;
-    };
-    if let Err(error) = context.hub.annotate(object, &marks).await {
-        tracing::warn!(group = %group.key, kind = %K::kind(&()), name = %object.name_any(), error = %crate::chain(&error), "not marked with its rollout");
-    }
 }
 
 /// Sets the owner reference of a Sync, so that it is deleted with its group.

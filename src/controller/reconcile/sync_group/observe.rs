@@ -74,7 +74,7 @@ impl Group {
         Approvals::new(
             objects.chain(annotated),
             deletions.map(|deletions| &*deletions.used),
-            object.creation_timestamp().map(|time| time.0),
+            Some(identity::created_at(object)),
         )
     }
 }

@@ -126,6 +126,7 @@ async fn held(
         .max(waits::SYNC_MIN);
     let check = waits::from(now, interval);
     let until = held.excess.as_ref().and_then(|excess| excess.until);
+    let until = until.map(|until| waits::after(now, until, observed.uid().as_str()));
     Ok(Next::at(until.map_or(check, |until| until.min(check)), now))
 }
 

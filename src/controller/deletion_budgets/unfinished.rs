@@ -1,0 +1,80 @@
+//! Requests that failed after some of their budgets were written.
+//!
+//! The grant of a Sync is written last, and is the record that its deletions were counted. A Sync whose status cannot
+//! be written would otherwise use up the budgets of its group and of the installation with its retries. After a restart
+//! they count once more: deletions that were not sent, never the reverse.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use jiff::Timestamp;
+use kube::ResourceExt;
+use starling_api::SyncResource;
+use starling_core::deletion_budget::{Limits, Scope};
+use starling_core::deletion_grant::Granted;
+use starling_core::digest;
+use starling_core::object::ObjectId;
+
+use super::SyncDeletions;
+use crate::controller::cache::ObjectKey;
+
+/// What a request counts, as a digest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct List(String);
+
+impl List {
+    pub(super) fn of(sync: &SyncResource, deletions: SyncDeletions<'_>, granted: &Granted) -> Self {
+        let begin = deletions.begin.iter().filter(|key| !granted.has(key));
+        let begin: BTreeSet<&ObjectId> = begin.collect();
+        Self(digest::of(&(sync.uid(), deletions.target, begin)))
+    }
+}
+
+/// The unfinished requests, at most one for each Sync.
+#[derive(Debug, Default)]
+pub(super) struct Unfinished(Mutex<HashMap<ObjectKey, Request>>);
+
+#[derive(Debug)]
+struct Request {
+    list: List,
+    /// The scopes that counted it, and until when they do.
+    scopes: BTreeMap<Scope, Timestamp>,
+}
+
+impl Unfinished {
+    /// Returns the scopes that have counted a list and still do.
+    pub(super) fn counted(&self, sync: &ObjectKey, list: &List, now: Timestamp) -> BTreeSet<Scope> {
+        let requests = self.lock();
+        let Some(request) = requests.get(sync).filter(|request| request.list == *list) else {
+            return BTreeSet::new();
+        };
+        let counting = request.scopes.iter().filter(|(_, until)| **until > now);
+        counting.map(|(scope, _)| *scope).collect()
+    }
+
+    /// Records that a scope has counted a list.
+    pub(super) fn note(&self, sync: &ObjectKey, list: &List, limits: &Limits, now: Timestamp) {
+        let mut requests = self.lock();
+        // Syncs that do not exist any more.
+        requests.retain(|_, request| request.scopes.values().any(|until| *until > now));
+        let request = requests.entry(sync.clone()).or_insert_with(|| Request {
+            list: list.clone(),
+            scopes: BTreeMap::new(),
+        });
+        if request.list != *list {
+            request.list = list.clone();
+            request.scopes.clear();
+        }
+        let until = now.checked_add(limits.window).unwrap_or(Timestamp::MAX);
+        request.scopes.insert(limits.scope, until);
+    }
+
+    /// Forgets a request that is complete.
+    pub(super) fn end(&self, sync: &ObjectKey) {
+        self.lock().remove(sync);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<ObjectKey, Request>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
