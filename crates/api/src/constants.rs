@@ -99,6 +99,8 @@ pub const TOKEN_EXPIRES_AT: &str = "starling.dev/token-expires-at";
 pub const SYSTEM_NAMESPACE: &str = "starling-system";
 /// Prefix of the name of an inventory ConfigMap. The owner follows.
 pub const INVENTORY_PREFIX: &str = "starling-inventory-";
+/// The start of the name of the ConfigMap with the number of the last removal, in [`SYSTEM_NAMESPACE`] of a member.
+pub const REMOVALS_PREFIX: &str = "starling-hub-";
 /// ConfigMap on the management cluster that holds the installation ID.
 pub const INSTALLATION: &str = "starling-installation";
 /// ConfigMap on the management cluster that holds the counts of the deletions of the installation.

@@ -5,7 +5,7 @@ use std::fmt;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
-use starling_api::{INSTALLATION, INVENTORY_PREFIX, SYSTEM_NAMESPACE};
+use starling_api::{DELETIONS, INSTALLATION, INVENTORY_PREFIX, REMOVALS_PREFIX, SYSTEM_NAMESPACE};
 
 use crate::fields::Pointer;
 
@@ -43,14 +43,17 @@ impl ObjectId {
         }
     }
 
-    /// Reports whether Starling itself keeps the object on a cluster: an inventory, or the identity of the
-    /// installation.
+    /// Reports whether Starling itself keeps the object on a cluster: an inventory, the identity of the installation,
+    /// the record of its removals, or the count of its deletions.
     #[must_use]
     pub fn is_of_starling(&self) -> bool {
         self.group.is_empty()
             && self.kind == "ConfigMap"
             && self.namespace == SYSTEM_NAMESPACE
-            && (self.name.starts_with(INVENTORY_PREFIX) || self.name == INSTALLATION)
+            && ([INVENTORY_PREFIX, REMOVALS_PREFIX]
+                .iter()
+                .any(|prefix| self.name.starts_with(prefix))
+                || [INSTALLATION, DELETIONS].contains(&self.name.as_str()))
     }
 
     /// Reports whether the object is of this kind.

@@ -118,7 +118,16 @@ impl Member {
         // written object, the records have the UIDs, and the next attempt finds deleted objects gone.
         self.write_objects(job, &plan, confirmation, attempt, outcome)
             .await?;
-        self.keep_inventory(plan.claim, attempt, outcome).await
+        let mut claim = plan.claim;
+        if let Some(PruneBlocker::Stopped(_)) = &outcome.prune_blocker {
+            // The target is applied, and only the inventory says that something is left to delete.
+            let waiting = plan.prune.into_iter().flat_map(|(_, entries)| entries);
+            for entry in job.grace.begin(waiting.collect(), &before) {
+                claim.set_left_at(&entry.key, entry.listed.left_at);
+                claim.hold(&entry.key, entry.listed.held_of);
+            }
+        }
+        self.keep_inventory(claim, attempt, outcome).await
     }
 
     /// Applies all phases and, if nothing failed, prunes.
@@ -146,7 +155,7 @@ impl Member {
         let owner = job.owner;
         self.prune_phase(owner, &plan.handed_over, Removal::HandOver, attempt, outcome)
             .await?;
-        self.prune_phase(owner, &plan.undeleted, Removal::LetGo, attempt, outcome)
+        self.prune_phase(owner, &plan.undeleted, Removal::Release, attempt, outcome)
             .await?;
         outcome.undeleted = std::mem::take(&mut outcome.let_go);
         self.prune_phase(owner, &plan.let_go, Removal::LetGo, attempt, outcome)
@@ -228,6 +237,7 @@ impl Member {
         let blocker = match count(job.budgets, request, job.deadline).await {
             Ok(()) => return Ok(true),
             Err(Refusal::NotCounted(why)) => PruneBlocker::NotCounted(why),
+            Err(Refusal::Stopped(why)) => PruneBlocker::Stopped(why),
             Err(Refusal::Held(excess)) => {
                 let of = outcome
                     .inventory

@@ -16,6 +16,8 @@ pub enum Refusal {
     Held(Excess),
     /// They cannot be counted, for this reason.
     NotCounted(String),
+    /// The group deletes nothing now, for this reason.
+    Stopped(String),
 }
 
 /// Deletions that are about to be sent.

@@ -10,7 +10,7 @@
 use std::fmt::Write as _;
 
 use jiff::Timestamp;
-use starling_api::INVENTORY_PREFIX;
+use starling_api::{INVENTORY_PREFIX, REMOVALS_PREFIX};
 use thiserror::Error;
 
 use super::{Entry, Inventory, Listed, Origin};
@@ -23,9 +23,7 @@ pub const DATA_KEY: &str = "inventory";
 /// The size of one shard in bytes. etcd accepts 1.5 MiB per request and the API server 1 MiB per ConfigMap; half of
 /// that leaves room for metadata and `managedFields`.
 pub const SHARD_LIMIT: usize = 500 * 1024;
-/// The start of the name of the ConfigMap with the number of the last removal.
-pub const REMOVALS_PREFIX: &str = "starling-hub-";
-/// Its data key.
+/// The data key of the ConfigMap with the number of the last removal.
 pub const REMOVALS_KEY: &str = "lastRemoval";
 /// The number of fields that each line has.
 const FIELDS: usize = 5;

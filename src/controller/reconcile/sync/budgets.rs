@@ -5,11 +5,14 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
-use starling_api::DeletionGrant;
+use starling_api::{DeletionGrant, SyncGroup};
+use starling_core::deletion_approval::ENDING;
 use starling_core::deletion_budget::{Clock, Earlier, Limits};
 use starling_core::deletion_grant::Granted;
 use starling_member::{BudgetRequest, Budgets, Refusal};
 
+use super::super::group_state::prune_stop;
+use super::dependencies;
 use super::observe::Observed;
 use crate::controller::context::SyncContext;
 use crate::controller::deletion_budgets::{Approved, BudgetContext, SyncDeletions};
@@ -21,11 +24,32 @@ pub(super) struct BudgetsOf<'a> {
     pub(super) observed: &'a Observed,
     /// The target that replaces the deleted objects, or [`ENDING`](starling_core::deletion_approval::ENDING).
     pub(super) target: &'a str,
+    /// Whether the deletions come after the attempt that the group admitted.
+    pub(super) is_later: bool,
 }
 
 impl fmt::Debug for BudgetsOf<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "BudgetsOf({})", self.observed.key)
+    }
+}
+
+impl BudgetsOf<'_> {
+    /// Reads the group from the management cluster: a person may have suspended it, and a watch may deliver nothing.
+    async fn may_delete_later(&self) -> Result<(), Refusal> {
+        let Some(key) = self.observed.group_key() else {
+            return Ok(());
+        };
+        let group = match self.context.hub.find::<SyncGroup>(&key).await {
+            Ok(Some(group)) => group,
+            Ok(None) => return Err(Refusal::Stopped(format!("SyncGroup {} does not exist", key.name))),
+            Err(error) => return Err(Refusal::NotCounted(crate::chain(&error))),
+        };
+        let (objects, cluster) = (self.context.objects, self.observed.cluster.as_deref());
+        match prune_stop(objects, &group, cluster, self.context.clock.now()) {
+            Some(stop) => Err(Refusal::Stopped(stop.why)),
+            None => Ok(()),
+        }
     }
 }
 
@@ -42,6 +66,16 @@ impl Budgets for BudgetsOf<'_> {
                 remaining,
                 approved,
             } = request;
+            if self.is_later {
+                self.may_delete_later().await?;
+            }
+            // The Syncs of a group are ended in an order of their own.
+            if self.target != ENDING
+                && let Some(why) =
+                    dependencies::dependents_left(self.context, &self.observed.key, &self.observed.object)
+            {
+                return Err(Refusal::Stopped(why));
+            }
             let now = self.context.clock.now();
             let approvals = &self.observed.approvals;
             let used = approved.map(|digest| (digest, approvals.used_after(digest, now)));

@@ -14,6 +14,7 @@ use starling_core::target::{self, Owner};
 use tokio::time::Instant;
 
 use super::super::cluster::reach;
+use super::super::group_state::{Stop, prune_stop};
 use super::super::names::{ClusterId, OwnerLabel, Uid};
 use super::{approvals, dependencies};
 use crate::controller::cache::ObjectKey;
@@ -22,6 +23,7 @@ use crate::controller::context::SyncContext;
 use crate::controller::waits;
 
 /// A Sync and the objects that it depends on.
+#[derive(Clone)]
 pub(super) struct Observed {
     pub(super) key: ObjectKey,
     /// The Sync as stored: parameters are not resolved, and fields may be invalid.
@@ -37,6 +39,8 @@ pub(super) struct Observed {
     pub(super) owner: OwnerLabel,
     /// The approvals of deletions that apply to the Sync.
     pub(super) approvals: Approvals,
+    /// Why deletions that are pending or held wait for the group; `None` also if there are none.
+    pub(super) stop: Option<Stop>,
 }
 
 pub(super) fn observe(context: SyncContext<'_>, key: &ObjectKey) -> Option<Observed> {
@@ -51,7 +55,20 @@ pub(super) fn observe(context: SyncContext<'_>, key: &ObjectKey) -> Option<Obser
         None => Owner::Alone { sync: &key.name },
     };
     let group = group.and_then(|group| context.objects.groups.get(&group));
+    let has_deletions = object
+        .status
+        .as_ref()
+        .is_some_and(|status| status.pending_deletions.is_some() || status.held_deletions.is_some());
+    let stop = group.as_deref().filter(|_| has_deletions);
+    let now = context.clock.now();
+    let stop = stop.and_then(|group| {
+        prune_stop(context.objects, group, cluster.as_deref(), now).or_else(|| {
+            let why = dependencies::dependents_left(context, key, &object)?;
+            Some(Stop { why, until: None })
+        })
+    });
     Some(Observed {
+        stop,
         approvals: approvals::observe(context, key, &object, group.as_deref()),
         owner: OwnerLabel::new(context.installation, &key.namespace, owner),
         status: object.status.clone().unwrap_or_default(),
@@ -75,6 +92,13 @@ fn id_of(cluster: &Cluster) -> ClusterId {
 }
 
 impl Observed {
+    /// Returns the observation with the Sync as the management cluster has it now.
+    pub(super) fn with_object(mut self, object: SyncResource) -> Self {
+        self.status = object.status.clone().unwrap_or_default();
+        self.object = Arc::new(object);
+        self
+    }
+
     pub(super) fn generation(&self) -> i64 {
         self.object.metadata.generation.unwrap_or(0)
     }

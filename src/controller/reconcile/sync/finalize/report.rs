@@ -75,6 +75,16 @@ pub(super) async fn waiting(
             "AwaitingManagementCluster",
             format!("cannot count the deletions: {why}"),
         ),
+        Waiting::Siblings(why) => (
+            ConditionStatus::False,
+            "HandOverUnknown",
+            format!("no object is deleted: another Sync may own these objects: {why}"),
+        ),
+        Waiting::Group(why) => (
+            ConditionStatus::False,
+            "GroupStopped",
+            format!("no object is deleted: {why}"),
+        ),
         Waiting::Dependents(names) => (
             ConditionStatus::False,
             "AwaitingDependents",
