@@ -114,7 +114,7 @@ fn list(script: &mut Script, objects: &[(&str, &str, &str)]) {
     }
 }
 
-const BAD: [BadCase; 18] = [
+pub(super) const BAD: [BadCase; 18] = [
     ("a cluster leaves a suspended group", Rule::Removal, || {
         one_leaves(&json!({"suspend": true}))
     }),
@@ -322,8 +322,9 @@ const GOOD: [GoodCase; 9] = [
         for cluster in ["b", "c"] {
             select(&mut script, cluster, false);
         }
-        script.edit("SyncGroup", "shop", "kubectl", |group| {
-            group["metadata"]["annotations"] = json!({"starling.dev/approve-membership": "sha256:these"});
+        let used = script.annotate_group("starling.dev/approve-membership", "sha256:these");
+        script.edit("SyncGroup", "shop", "starling-deletions", |group| {
+            group["status"]["deletions"] = json!({"counts": [], "leaving": ["b", "c"], "used": [used]});
         });
         for cluster in ["b", "c"] {
             script.wait(60);

@@ -7,7 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use starling_api::RETRIED_FOR;
 
-use crate::judge::{History, Push, Verb, Write};
+use crate::judge::{History, Plan, Push, Verb, Write};
 
 /// Namespace of all CRs.
 const NAMESPACE: &str = "fleet";
@@ -39,6 +39,7 @@ impl Script {
             version: 1,
             history: History {
                 lag: SignedDuration::from_secs(2),
+                live: SignedDuration::from_secs(5),
                 ..History::default()
             },
             hub: BTreeMap::new(),
@@ -608,6 +609,78 @@ impl Script {
             }
             change(stages);
         });
+    }
+
+    /// Records a plan of the group that removes these Syncs.
+    pub(super) fn plan(&mut self, removes: &[&str]) {
+        self.wait(1);
+        self.history.plans.push(Plan {
+            at: self.now,
+            namespace: NAMESPACE.into(),
+            group: "shop".into(),
+            removes: removes.iter().map(|sync| (*sync).to_owned()).collect(),
+        });
+    }
+
+    /// Approves a list of deletions as an operator, for `{"group": …}` or `{"sync": …}`. Returns the record of its use.
+    pub(super) fn approve_deletions(&mut self, of: &Value, digest: &str) -> Value {
+        let name = format!("word-{}", self.version);
+        self.edit("DeletionApproval", &name, "jane", |object| {
+            object["spec"] = json!({"digest": digest, "by": "jane"});
+            for (field, value) in of.as_object().into_iter().flatten() {
+                object["spec"][field] = value.clone();
+            }
+        });
+        let uid = format!("DeletionApproval-{name}");
+        json!({"name": name, "uid": uid, "digest": digest, "time": self.now.to_string()})
+    }
+
+    /// Annotates the group with a digest as an operator. Returns the record of its use.
+    pub(super) fn annotate_group(&mut self, annotation: &str, digest: &str) -> Value {
+        self.edit("SyncGroup", "shop", "kubectl", |group| {
+            group["metadata"]["annotations"] = json!({annotation: digest});
+        });
+        json!({"name": annotation, "uid": "SyncGroup-shop", "digest": digest, "time": self.now.to_string()})
+    }
+
+    /// Writes the grant of an approved list, with the record of its approval.
+    pub(super) fn grant_approved(&mut self, cluster: &str, used: &Value, target: &str, objects: u64) {
+        self.edit("Sync", &sync(cluster), "starling-deletions", |sync| {
+            sync["status"]["deletions"] =
+                json!({"counts": [], "grant": {"target": target, "objects": objects}, "used": [used]});
+        });
+    }
+
+    /// Adds to the kinds whose deletion deletes others.
+    pub(super) fn confirm_kind(&mut self, group: &str, kind: &str) {
+        let kind = (group.to_owned(), kind.to_owned());
+        self.history.confirmed_kinds.insert(kind);
+    }
+
+    /// Puts a cluster back to an earlier state; the caller writes what was restored.
+    pub(super) fn set_back(&mut self, cluster: &str) {
+        self.wait(1);
+        self.history.set_backs.push((self.now, cluster.to_owned()));
+        self.wait(-1);
+    }
+
+    /// Writes the numbers of writes that the management cluster knows.
+    pub(super) fn know_writes(&mut self, manager: &str, writes: &Value) {
+        self.wait(1);
+        let map = json!({"kind": "ConfigMap", "data": {"writes": writes.to_string()},
+            "metadata": {"namespace": "starling-system", "name": "starling-installation"}});
+        let write = self.new_write(Verb::Write, "", manager, map);
+        self.history.hub.push(write);
+    }
+
+    /// Writes the number of a write into the inventory.
+    pub(super) fn number(&mut self, cluster: &str, number: &str) {
+        let mut map = self.live(cluster, "ConfigMap", INVENTORY);
+        let text = map["data"]["inventory"].as_str().unwrap().to_owned();
+        let (first, rest) = text.split_once('\n').unwrap();
+        let version = first.split(' ').next().unwrap();
+        map["data"]["inventory"] = format!("{version} hub={number}\n{rest}").into();
+        self.write_object(cluster, "starling", map);
     }
 
     /// Lets the clock of the controller jump.
