@@ -24,8 +24,8 @@ const LEAST_OF_SYNC: usize = 10;
 /// Sync, the half of a Sync that prunes, and `maxUnselected` for the clusters that leave and lose their objects.
 ///
 /// Evidence: the objects that Starling deleted on the members, by UID, without those that a person approved and those
-/// that were made anew. A deletion belongs to the time of its grant. The limit is the widest that the group had within
-/// the window, with shares of the most objects of that time. What was replaced is no loss: the objects count by the
+/// that were made anew. A deletion belongs to the time of its grant. The limit is the widest that was current, or may
+/// still have been for the controller, with shares of the most objects of that time. What was replaced is no loss: the objects count by the
 /// difference of the most objects within the window and those that the scope has after the deletion, if that is less.
 /// A window is shorter by what the clock jumped ahead within it.
 pub(super) fn budgets_hold(world: &World<'_>) -> Vec<Violation> {
@@ -92,8 +92,6 @@ struct Scope<'s> {
     name: String,
     /// The budgets of a span.
     budgets: Box<dyn Fn(Timestamp, Timestamp) -> Vec<Limits> + 's>,
-    /// The longest window.
-    window: SignedDuration,
     /// The Syncs, by cluster and owner label.
     has: Box<dyn Fn(&str, &str) -> bool + 's>,
 }
@@ -121,14 +119,9 @@ impl<'s> Scope<'s> {
     fn of_group(world: &'s World<'_>, id: &'s Id, groups: &'s Track<SyncGroup>) -> Self {
         let default = Some((IntOrPercent::Percent(50), LEAST_OF_GROUP));
         let limits = move |group: &SyncGroup| Limits::of(group.spec.deletion_budget, default);
-        let all = groups
-            .versions()
-            .iter()
-            .map(|version| limits(&version.object).window);
         Self {
             world,
             name: format!("group {}", id.name),
-            window: all.max().unwrap_or_default(),
             budgets: Box::new(move |from, to| {
                 groups
                     .during(from, to)
@@ -144,13 +137,8 @@ impl<'s> Scope<'s> {
     }
 
     fn of_sync(world: &'s World<'_>, timeline: &'s SyncTimeline<'_>) -> Self {
-        let versions = timeline.track.versions().iter();
         let budget = |sync: &starling_api::SyncResource| Limits::of(sync.spec.deletion_budget, None);
         Self {
-            window: { versions }
-                .map(|version| budget(&version.object).window)
-                .max()
-                .unwrap_or_default(),
             budgets: Box::new(move |from, to| {
                 let during = timeline.track.during(from, to);
                 during.map(|sync| budget(&sync.object)).collect()
@@ -169,7 +157,6 @@ impl<'s> Scope<'s> {
         Self {
             world,
             name: format!("Sync {}", timeline.id.name),
-            window: hour,
             budgets: Box::new(move |_, _| vec![half]),
             has: Box::new(move |cluster, label| {
                 cluster == timeline.cluster && world.owner(label) == Some(&timeline.owner)
@@ -183,7 +170,7 @@ impl<'s> Scope<'s> {
         in_order.sort_by_key(|spent| (spent.granted, spent.deletion.at()));
         in_order.iter().enumerate().find_map(|(place, last)| {
             let at = last.granted;
-            let limits = (self.budgets)(earlier(at, self.window), last.deletion.at());
+            let limits = (self.budgets)(earlier(at, last.deletion.limit()), last.deletion.at());
             let least = |excess: fn(&Self, &[&Spent<'_>], Limits) -> Option<String>| {
                 let excesses = limits.iter().map(|limits| {
                     let from = window_start(self.world, at, limits.window);

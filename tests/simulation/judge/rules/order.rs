@@ -33,12 +33,14 @@ pub(super) fn objects_go_in_order(world: &World<'_>) -> Vec<Violation> {
 
 /// Returns an object of an earlier step of the same Sync that is still there.
 fn remaining_of_earlier_step(deletion: &Deletion<'_>) -> Option<Key> {
+    let is_end = deletion.is_end();
     let targets = targets(deletion.world, deletion.owner()?, deletion.cluster).into_iter();
+    // An attempt that prunes the object is at a target without it.
+    let targets = targets.filter(|target| is_end || target.renders(&deletion.key()).is_none());
     let current: Vec<&Target> = targets
         .filter(|target| target.at <= deletion.at() && is_current(deletion.world, target, deletion.write))
         .collect();
     let has_grace = |target: &&Target| !target.desired.template.prune_grace.is_zero();
-    let is_end = deletion.is_end();
     if deletion.is_recreation() || (!is_end && current.iter().any(has_grace)) {
         return None;
     }

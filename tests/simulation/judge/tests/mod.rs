@@ -1,11 +1,15 @@
 //! Histories that the judge has to accept, and histories that the judge has to reject.
 
 mod accepted;
+mod approvals;
+mod budgets;
 mod deletions;
 mod fleet;
+mod planned;
 mod recorded;
 mod rejected;
 mod removals;
+mod restores;
 mod script;
 mod staged;
 mod tamper;
@@ -30,7 +34,14 @@ type BadCase = (&'static str, Rule, fn() -> Script);
 #[test]
 fn every_rule_rejects_something() {
     let mut counts: BTreeMap<Rule, usize> = Rule::ALL.iter().map(|rule| (*rule, 0)).collect();
-    let mine: [&[BadCase]; 2] = [&deletions::BAD, &removals::BAD];
+    let mine: [&[BadCase]; 6] = [
+        &approvals::BAD,
+        &budgets::BAD,
+        &deletions::BAD,
+        &planned::BAD,
+        &removals::BAD,
+        &restores::BAD,
+    ];
     for (_, rule, _) in rejected::CASES.into_iter().chain(mine).flatten() {
         *counts.entry(*rule).or_default() += 1;
     }

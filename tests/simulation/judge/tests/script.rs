@@ -15,6 +15,8 @@ const NAMESPACE: &str = "fleet";
 pub(super) const URL: &str = "https://git.example/shop";
 /// The label of the one owner.
 const OWNER: &str = "0123456789abcdef0123456789abcdef";
+/// The label of another owner.
+pub(super) const OTHER_OWNER: &str = "fedcba9876543210fedcba9876543210";
 /// The name of its inventory.
 const INVENTORY: &str = "starling-inventory-0123456789abcdef0123456789abcdef";
 
@@ -177,7 +179,7 @@ impl Script {
         }
         self.members
             .insert((cluster.into(), kind.clone(), name), object.clone());
-        let group = if kind == "Deployment" { "apps" } else { "" };
+        let group = api_group(&kind);
         let write = self.new_write(Verb::Write, group, manager, object);
         self.history
             .members
@@ -224,7 +226,7 @@ impl Script {
             .members
             .remove(&(cluster.into(), kind.into(), name.into()))
             .unwrap();
-        let write = self.new_write(Verb::Delete, "", manager, object);
+        let write = self.new_write(Verb::Delete, api_group(kind), manager, object);
         self.history.members.get_mut(cluster).unwrap().push(write);
     }
 
@@ -396,6 +398,18 @@ impl Script {
         self.write_object(cluster, "starling", map);
     }
 
+    /// Writes the inventory of another owner, with ConfigMaps that are claimed.
+    pub(super) fn write_inventory_of(&mut self, owner: &str, cluster: &str, names: &[&str]) {
+        let mut text = String::from("starling-inventory/1 shards=1\n");
+        for name in names {
+            text += &format!("\tConfigMap\tdefault\t{name}\t\n");
+        }
+        let name = format!("starling-inventory-{owner}");
+        let map = json!({"kind": "ConfigMap", "metadata": {"namespace": "starling-system", "name": name},
+            "data": {"inventory": text}});
+        self.write_object(cluster, "starling", map);
+    }
+
     /// Adds a line to the inventory.
     pub(super) fn add_inventory_line(&mut self, cluster: &str, line: &str) {
         let mut map = self.live(cluster, "ConfigMap", INVENTORY);
@@ -473,6 +487,9 @@ impl Script {
             status["observedGeneration"] = sync["metadata"]["generation"].clone();
             status["lastAttemptedTarget"] = target.into();
             status["lastAttemptedRevision"] = revision;
+            if let Some(request) = sync["metadata"]["annotations"].get(RETRIED_FOR) {
+                status["lastHandledReconcileAt"] = request.clone();
+            }
             status["attempts"] = attempts.into();
             status["nextAttemptTime"] = again.into();
             status["problems"] = problems.into();
@@ -486,6 +503,31 @@ impl Script {
         self.admit(cluster, commit);
         self.write(cluster, commit);
         self.report_applied(cluster);
+    }
+
+    /// Admits the entry `more`, which renders nothing, and reports it as applied.
+    pub(super) fn roll_out_more(&mut self, cluster: &str, commit: &str) {
+        let group = self.cr("SyncGroup", "shop");
+        let mut spec = group["spec"]["syncs"][1].clone();
+        spec.as_object_mut().unwrap().remove("name");
+        spec["groupRef"] = json!({"name": "shop", "entry": "more"});
+        spec["clusterRef"] = json!({"name": cluster});
+        spec["revision"] = revision(commit).into();
+        let annotations = self.cr("Sync", &sync(cluster))["metadata"]["annotations"].clone();
+        let name = format!("shop-more-{cluster}");
+        self.edit("Sync", &name, "starling-group", |sync| {
+            sync["spec"] = spec;
+            sync["metadata"]["annotations"] = annotations;
+        });
+        let at = self.now.to_string();
+        self.edit("Sync", &name, "starling", |sync| {
+            let (target, revision) = (digest(sync), sync["spec"]["revision"].clone());
+            sync["status"] = json!({"observedGeneration": sync["metadata"]["generation"],
+                "lastAttemptedTarget": target, "lastAttemptedRevision": revision,
+                "lastAppliedTarget": target, "lastAppliedRevision": revision,
+                "lastAppliedClusterID": format!("id-{cluster}"), "lastAppliedTime": at,
+                "lastHealthyTarget": target, "conditions": [condition("Ready", "True", "Succeeded")]});
+        });
     }
 
     /// Updates the group's status from its current Syncs.
@@ -740,9 +782,23 @@ pub(super) fn rendered(name: &str, value: &str) -> Value {
 }
 
 /// Returns an object as Starling writes it.
-pub(super) fn labelled(mut object: Value) -> Value {
-    object["metadata"]["labels"] = json!({"starling.dev/owner": OWNER});
+pub(super) fn labelled(object: Value) -> Value {
+    labelled_by(OWNER, object)
+}
+
+/// Returns an object as Starling writes it for an owner.
+pub(super) fn labelled_by(owner: &str, mut object: Value) -> Value {
+    object["metadata"]["labels"] = json!({"starling.dev/owner": owner});
     object
+}
+
+fn api_group(kind: &str) -> &'static str {
+    match kind {
+        "Deployment" | "DaemonSet" => "apps",
+        "CustomResourceDefinition" => "apiextensions.k8s.io",
+        "Backup" => "example.com",
+        _ => "",
+    }
 }
 
 /// Returns a condition.
