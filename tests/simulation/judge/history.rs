@@ -41,6 +41,9 @@ pub(crate) struct History {
     /// When a cluster was set back to an earlier state, and its name: that of a member, or any other name for the
     /// management cluster. The journal has the restored objects as writes of that moment.
     pub(crate) set_backs: Vec<(Timestamp, String)>,
+    /// When a person released a restore of the management cluster, just before that write. The command of the person
+    /// writes under Starling's name.
+    pub(crate) releases: Vec<Timestamp>,
     /// API group and kind of the kinds that an operator added to those whose deletion deletes others.
     pub(crate) confirmed_kinds: BTreeSet<(String, String)>,
 }

@@ -9,10 +9,9 @@ use super::approvals::{may_leave, may_remove_entries};
 use super::deletions::begun_by_us;
 use super::limits::Moment;
 use super::suspended::is_set_back;
-use super::targets::attempt_limit;
 use super::windows::is_closed;
 use crate::judge::actions::{actions, is_paused};
-use crate::judge::history::Verb;
+use crate::judge::history::{History, Verb};
 use crate::judge::hub::{Id, Track, Version, after, earlier, is_reachable, span, stage_of};
 use crate::judge::targets::Target;
 use crate::judge::violation::{Rule, Violation};
@@ -73,13 +72,20 @@ impl Removal<'_, '_> {
         let at = self.version.at;
         let group = &self.groups.at(at)?.object;
         let known = self.known();
-        if self.groups.always(known, at, |group| group.spec.suspend) {
+        let is_deleted = group.metadata.deletion_timestamp.is_some();
+        // A group that is not being deleted is read just before.
+        let read = if is_deleted {
+            known
+        } else {
+            earlier(at, self.world.history.live)
+        };
+        if self.groups.always(read, at, |group| group.spec.suspend) {
             return Some("while its group was suspended");
         }
         if self.groups.always(known, at, is_set_back) {
             return Some("after a restore of the management cluster");
         }
-        if group.metadata.deletion_timestamp.is_some() {
+        if is_deleted {
             return self.refused_with_its_group(group);
         }
         let rollout = group.status.as_ref().and_then(|status| status.rollout.as_ref());
@@ -206,10 +212,10 @@ impl Removal<'_, '_> {
         may_remove_entries(self.world, self.id, since, self.version.at)
     }
 
-    /// Whether no window of the cluster was open at any moment of the lag.
+    /// Whether no window of the cluster was open at any moment at which the removal may have been decided.
     fn is_window_closed(&self) -> bool {
         let at = self.version.at;
-        let from = earlier(at, self.world.history.lag);
+        let from = earlier(at, self.world.history.live);
         let cluster = self.world.hub.cluster(&self.timeline.cluster);
         let Some(cluster) = cluster.and_then(|track| track.at(at)) else {
             return false;
@@ -256,8 +262,8 @@ impl Removal<'_, '_> {
 
     /// The time before which every write was known when the deletion was sent.
     fn known(&self) -> Timestamp {
-        let timeout = span(self.version.object.spec.template.timeout);
-        earlier(self.version.at, attempt_limit(self.world, timeout))
+        let History { lag, live, .. } = self.world.history;
+        earlier(earlier(self.version.at, *lag), *live)
     }
 
     fn is_selected(&self, cluster: &str, at: Timestamp) -> bool {

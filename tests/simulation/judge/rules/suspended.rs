@@ -87,7 +87,7 @@ pub(super) fn nothing_is_written_while_suspended(world: &World<'_>) -> Vec<Viola
 ///
 /// Evidence: the condition `RestoreDetected` of the group of the Sync. And whether or not anything is reported: a
 /// management cluster that was set back, and an inventory on the member with the number of a write that it does not know
-/// any more. Only another writer than Starling can add the number again. An attempt under way is not stopped.
+/// any more. Only a person can add the number again. An attempt under way is not stopped.
 pub(super) fn nothing_is_written_after_a_restore(world: &World<'_>) -> Vec<Violation> {
     let held = own_writes(world).filter(|own| is_reported(own) || is_unknown(own));
     held.map(|own| own.violation(Rule::AfterRestore, "after a restore"))
@@ -126,7 +126,11 @@ fn is_unknown(own: &OwnWrite<'_>) -> bool {
                     .hub
                     .iter()
                     .filter(|write| write.at > *back && write.at <= own.write.at);
-                let mut by_others = installation(later).filter(|write| !is_starling(&write.manager));
+                let is_released = |write: &&Write| {
+                    let mut releases = history.releases.iter();
+                    !is_starling(&write.manager) || releases.any(|at| at > back && *at <= write.at)
+                };
+                let mut by_others = installation(later).filter(is_released);
                 !knows(at_restore) && !by_others.any(|map| knows(Some(map)))
             })
     })

@@ -14,7 +14,7 @@ use crate::judge::world::{SyncTimeline, World};
 /// A group that is not being deleted deletes a Sync only if its newest plan removes the Sync, as its journal has it.
 ///
 /// Evidence: every entry of the journal that was ever committed, also on a disk that was lost since. A plan that was
-/// replaced may have been under way for the lag. A history without any plan has no witness, and is not checked.
+/// replaced may have been under way for [`live`](crate::judge::History::live). A history without any plan has no witness, and is not checked.
 pub(super) fn removals_are_planned(world: &World<'_>) -> Vec<Violation> {
     if world.history.plans.is_empty() {
         return Vec::new();
@@ -73,7 +73,7 @@ fn removals_of_living_groups<'r>(world: &'r World<'_>) -> impl Iterator<Item = R
 
 impl Removal<'_> {
     fn is_planned(&self) -> bool {
-        let from = earlier(self.version.at, self.world.history.lag);
+        let from = earlier(self.version.at, self.world.history.live);
         let plans: Vec<&Plan> = { self.world.history.plans.iter() }
             .filter(|plan| plan.namespace == self.id.namespace && plan.group == self.id.name)
             .filter(|plan| plan.at <= self.version.at)

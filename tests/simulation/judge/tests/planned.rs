@@ -104,6 +104,7 @@ fn plans(removing: &[&[&str]]) -> Script {
         script.wait(30);
         script.plan(syncs);
     }
+    script.wait(10);
     begin(&mut script, "c");
     script
 }
