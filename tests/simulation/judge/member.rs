@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use serde_json::Value;
-use starling_api::{FIELD_MANAGER, INVENTORY_PREFIX, OWNER_LABEL, SYSTEM_NAMESPACE};
-use starling_core::inventory::format::REMOVALS_PREFIX;
+use starling_api::{FIELD_MANAGER, INVENTORY_PREFIX, OWNER_LABEL, REMOVALS_PREFIX, SYSTEM_NAMESPACE};
 
 use super::history::{Key, Verb, Write};
 
