@@ -136,7 +136,7 @@ impl World {
 
     /// Asks for the deletion of objects of one Sync.
     async fn ask(&self, sync: usize, objects: usize) -> Result<(), Refusal> {
-        let key = ObjectKey::new("fleet", &format!("s{sync}"));
+        let key = ObjectKey::new("fleet", format!("s{sync}"));
         let list: Vec<ObjectId> = (0..objects)
             .map(|number| ObjectId {
                 group: String::new(),

@@ -151,6 +151,7 @@ fn fill(context: &Context, name: &str) {
         at: now,
     };
     context.caches.sync.attempts.set(&key, attempt);
+    context.caches.sync.mark_retries.set(&key, now);
 
     let group = context.objects.groups.get(&key).unwrap();
     let task = Task {
@@ -208,6 +209,7 @@ fn fill(context: &Context, name: &str) {
         .release_snapshots
         .remember(&group, Arc::new(snapshot));
     context.caches.group.status_times.set(&key, now);
+    context.caches.group.mark_retries.set(&key, now);
     let _ = context
         .caches
         .group

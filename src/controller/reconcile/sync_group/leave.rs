@@ -408,8 +408,7 @@ pub(super) async fn count(
     let status = current.as_ref().and_then(|group| group.status.as_ref());
     let deletions = status.and_then(|status| status.deletions.as_ref());
     // Counted before, or approved with all others.
-    let is_counted =
-        deletions.is_some_and(|deletions| deletions.leaving.iter().any(|name| *name == removal.cluster));
+    let is_counted = deletions.is_some_and(|deletions| deletions.leaving.contains(&removal.cluster));
     if has_begun || is_harmless || is_counted {
         return Ok(());
     }
