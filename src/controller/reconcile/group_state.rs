@@ -118,7 +118,7 @@ mod tests {
             serde_json::from_value(json!({
                 "apiVersion": "starling.dev/v1alpha1", "kind": "Cluster",
                 "metadata": {"name": "m1", "labels": labels},
-                "spec": {"kubeconfigSecretRef": {"name": "m1"}},
+                "spec": {"kubeConfig": {"secretRef": {"name": "m1"}}},
             }))
             .unwrap()
         };

@@ -355,7 +355,7 @@ async fn what_is_let_go_of_keeps_its_content() {
     world.conflicts_override = true;
     world.apply_ok(&[ours.clone(), map.clone()]).await;
     let outcome = world.apply(&[map]).await;
-    assert_eq!(outcome.let_go, [ours.key.clone()], "{outcome:?}");
+    assert_eq!(outcome.let_go, std::slice::from_ref(&ours.key), "{outcome:?}");
     let live = definitions.get(&ours.key.name).await.unwrap();
     assert_eq!(live.spec.names.short_names, Some(vec!["after".to_owned()]));
     assert!(live.metadata.labels.is_none_or(|labels| labels.is_empty()));
