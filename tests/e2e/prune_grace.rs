@@ -79,6 +79,7 @@ fn an_object_that_left_git_stays_for_the_grace_and_can_be_taken_back() -> Result
         let kept = scene.map("m1", "b").await?.context("b")?;
         assert_eq!(kept.uid().context("UID")?, b);
         assert!(!kept.labels().contains_key("starling.dev/owner"), "{kept:?}");
+        scene.until_value("m1", "b", Some("one")).await?;
 
         // What leaves later is not kept by that, and a shorter grace is deleted.
         let fourth = drop_map(scene, "c")?;

@@ -146,7 +146,7 @@ impl Member {
         let owner = job.owner;
         self.prune_phase(owner, &plan.handed_over, Removal::HandOver, attempt, outcome)
             .await?;
-        self.prune_phase(owner, &plan.undeleted, Removal::LetGo, attempt, outcome)
+        self.prune_phase(owner, &plan.undeleted, Removal::Release, attempt, outcome)
             .await?;
         outcome.undeleted = std::mem::take(&mut outcome.let_go);
         self.prune_phase(owner, &plan.let_go, Removal::LetGo, attempt, outcome)

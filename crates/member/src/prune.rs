@@ -24,8 +24,10 @@ pub(super) enum Removal {
         /// Whether the object was known to ask for an approval when the deletion was decided.
         confirmed: bool,
     },
-    /// It is given up.
+    /// It is given up, because it was there before Starling.
     LetGo,
+    /// It is given up as it is, because a person keeps it.
+    Release,
     /// It is only read: a sibling is about to take it over.
     HandOver,
 }
@@ -85,6 +87,7 @@ impl Member {
         match removal {
             Removal::HandOver => Ok(Pruned::HandedOver),
             Removal::LetGo => self.let_go(&entry.key, &target, attempt).await,
+            Removal::Release => self.release(&entry.key, &target, attempt).await,
             Removal::Delete { .. } if target.terminating => Ok(Pruned::Terminating),
             // The annotation was set in the meantime: the next attempt asks for the approval.
             Removal::Delete { confirmed: false } if target.asks => Ok(Pruned::HandedOver),

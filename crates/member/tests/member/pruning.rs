@@ -5,13 +5,15 @@ use std::time::Duration;
 
 use http::{Method, StatusCode};
 use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::api::rbac::v1::Role;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::ResourceExt as _;
 use kube::api::{
     Api, ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams,
 };
 use serde_json::json;
 use starling_api::OWNER_LABEL;
-use starling_core::apply::PruneBlocker;
+use starling_core::apply::{Grace, PruneBlocker};
 use starling_core::inventory::{Entry, Origin};
 use starling_core::object::RenderedObject;
 use starling_member::{DeleteJob, MemberError, NoBudgets};
@@ -226,6 +228,98 @@ async fn a_namespace_that_was_there_before_is_let_go_of_and_not_deleted() {
         let labels = namespaces.get(&name).await.unwrap().metadata.labels.unwrap();
         assert!(!labels.contains_key("team"), "{labels:?}");
     }
+}
+
+/// A person takes objects back: they stay as they are, and not as empty shells.
+#[tokio::test]
+async fn an_object_that_is_taken_back_keeps_its_content() {
+    let mut world = World::new("taken-back").await;
+    let map = |data: &serde_json::Value| world.map("b", data);
+    let (content, other) = (map(&json!({"k": "1"})), map(&json!({"k": "2"})));
+    let mut role = world.rendered(
+        "rbac.authorization.k8s.io/v1",
+        "Role",
+        &world.namespace,
+        "r",
+        json!({"rules": [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]}]}),
+    );
+    let mut body: serde_json::Value = serde_json::from_slice(&role.body).unwrap();
+    body["metadata"]["annotations"] = json!({"team": "shop"});
+    role.body = body.to_string().into();
+    let a = world.map("a", &json!({}));
+    world.apply_ok(&[a.clone(), content.clone(), role.clone()]).await;
+    world.edit("b", &json!({"data": {"theirs": "t"}})).await;
+
+    world.grace = Grace {
+        length: Duration::from_secs(3600),
+        now: "2026-11-24T00:00:00Z".parse().unwrap(),
+        ..Grace::none()
+    };
+    world.apply_ok(std::slice::from_ref(&a)).await;
+    world.grace.undeleted = Some(world.grace.now);
+    let outcome = world.apply(std::slice::from_ref(&a)).await;
+    assert_eq!(outcome.undeleted, [content.key.clone(), role.key.clone()], "{outcome:?}");
+    assert_eq!(world.inventory_names().await, ["a"]);
+
+    assert_eq!(world.value("b", "k").await.as_deref(), Some("1"));
+    assert_eq!(world.value("b", "theirs").await.as_deref(), Some("t"));
+    let live = world.maps().get("b").await.unwrap();
+    assert!(!live.labels().contains_key(OWNER_LABEL), "{live:?}");
+    let roles: Api<Role> = Api::namespaced(world.other.clone(), &world.namespace);
+    let live = roles.get("r").await.unwrap();
+    assert!(!live.labels().contains_key(OWNER_LABEL), "{live:?}");
+    assert_eq!(live.annotations().get("team").map(String::as_str), Some("shop"));
+    assert_eq!(live.rules.map(|rules| rules.len()), Some(1));
+    let managers = live.metadata.managed_fields.unwrap();
+    assert!(
+        managers.iter().all(|entry| entry.manager.as_deref() != Some("starling")),
+        "{managers:?}"
+    );
+
+    // Git has it again, with the same values: it is adopted. Other values are reported as a conflict.
+    assert_eq!(
+        world.apply_ok(&[a.clone(), content]).await,
+        ["configured b"]
+    );
+    world.grace.now = "2026-11-24T01:00:00Z".parse().unwrap();
+    world.apply_ok(std::slice::from_ref(&a)).await;
+    world.grace.undeleted = Some(world.grace.now);
+    world.apply_ok(std::slice::from_ref(&a)).await;
+    assert_eq!(world.value("b", "k").await.as_deref(), Some("1"));
+    let outcome = world.apply(&[a, other]).await;
+    let [(_, error)] = &outcome.failures[..] else {
+        panic!("{outcome:?}");
+    };
+    assert!(error.to_string().contains("starling-released"), "{error}");
+}
+
+/// Values that an apply took from another manager by force: nobody knows what was there before, so they stay.
+#[tokio::test]
+async fn what_is_let_go_of_keeps_its_content() {
+    let mut world = World::new("let-go-content").await;
+    let group = "letgo.example.test";
+    let definition = definition(&world, group, "gizmos", "gizmo", "Gizmo");
+    let theirs: CustomResourceDefinition = serde_json::from_slice(&definition.body).unwrap();
+    let definitions: Api<CustomResourceDefinition> = Api::all(world.other.clone());
+    let mut theirs = theirs;
+    theirs.spec.names.short_names = Some(vec!["before".into()]);
+    theirs.metadata.labels = None;
+    definitions.create(&PostParams::default(), &theirs).await.unwrap();
+    let mut body: serde_json::Value = serde_json::from_slice(&definition.body).unwrap();
+    body["spec"]["names"]["shortNames"] = json!(["after"]);
+    body["metadata"]["labels"]["team"] = "shop".into();
+    let ours = RenderedObject {
+        body: body.to_string().into(),
+        ..definition
+    };
+    let map = world.map("a", &json!({}));
+    world.conflicts_override = true;
+    world.apply_ok(&[ours.clone(), map.clone()]).await;
+    let outcome = world.apply(&[map]).await;
+    assert_eq!(outcome.let_go, std::slice::from_ref(&ours.key), "{outcome:?}");
+    let live = definitions.get(&ours.key.name).await.unwrap();
+    assert_eq!(live.spec.names.short_names, Some(vec!["after".to_owned()]));
+    assert!(live.metadata.labels.is_none_or(|labels| labels.is_empty()));
 }
 
 #[tokio::test]
