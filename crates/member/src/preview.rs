@@ -28,6 +28,7 @@ use super::definitions::defined_kinds;
 use super::error::MemberError;
 use super::metadata::Partial;
 use super::paths;
+use super::recreate::{asking, asks_in_git};
 use super::siblings::Siblings;
 use super::transport::{ApiResponse, Member};
 
@@ -241,7 +242,13 @@ impl Member {
                 };
                 let requested = job.recreate || object.directives.recreate;
                 let metadata = live.parse::<Partial<'_>>(get)?.metadata;
-                match recreation(&object.key, requested, step.claim, job.owner, metadata.live()) {
+                let asking = asking(&object.key, metadata.asks_to_confirm() || asks_in_git(object));
+                let confirmation = Confirmation {
+                    objects: &asking,
+                    ..Confirmation::default()
+                };
+                let live = metadata.live();
+                match recreation(&object.key, requested, step.claim, job.owner, live, confirmation) {
                     Recreation::Do { .. } => Ok(Some(Change::Recreate)),
                     Recreation::Refuse(advice) => Err(MemberError::Immutable {
                         request,

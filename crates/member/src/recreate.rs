@@ -1,9 +1,12 @@
 //! Recreates an object, if a changed field is immutable and a user has requested recreation.
 
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Deserialize;
 use serde_json::json;
-use starling_api::FIELD_MANAGER;
-use starling_core::apply::{Recreation, Step, may_recreate, recreation};
-use starling_core::object::RenderedObject;
+use starling_api::{CONFIRM, DELETION, FIELD_MANAGER};
+use starling_core::apply::{Confirmation, Recreation, Step, may_recreate, recreation};
+use starling_core::object::{ObjectId, RenderedObject};
 
 use super::apply::ApplyJob;
 use super::attempt::Attempt;
@@ -56,7 +59,8 @@ impl Member {
             advice,
         };
         let requested = job.recreate || object.directives.recreate;
-        if let Err(advice) = may_recreate(&object.key, requested) {
+        let asking = asking(&object.key, asks_in_git(object));
+        if let Err(advice) = may_recreate(&object.key, requested, confirmation(job, &asking)) {
             return Err(refuse(advice));
         }
         match self.recreation_target(job, step, path, attempt).await? {
@@ -92,8 +96,10 @@ impl Member {
             .parse::<Partial<'_>>(Operation::object("get", &object.key))?
             .metadata;
         let requested = job.recreate || object.directives.recreate;
+        let asking = asking(&object.key, live.asks_to_confirm());
+        let confirmation = confirmation(job, &asking);
         Ok(Some(
-            match recreation(&object.key, requested, step.claim, job.owner, live.live()) {
+            match recreation(&object.key, requested, step.claim, job.owner, live.live(), confirmation) {
                 Recreation::Refuse(advice) => Err(advice),
                 Recreation::Do { uid } => Ok(RecreationTarget {
                     uid,
@@ -175,4 +181,32 @@ impl Member {
             }
         }
     }
+}
+
+/// The object, if it asks for an approval of its deletion.
+pub(super) fn asking(key: &ObjectId, asks: bool) -> BTreeSet<ObjectId> {
+    asks.then(|| key.clone()).into_iter().collect()
+}
+
+fn confirmation<'a>(job: ApplyJob<'a>, objects: &'a BTreeSet<ObjectId>) -> Confirmation<'a> {
+    Confirmation {
+        kinds: job.confirm,
+        objects,
+    }
+}
+
+/// Whether the rendered object has the annotation that asks for an approval. The cluster lacks it if the commit that
+/// adds it also changes the immutable field.
+pub(super) fn asks_in_git(object: &RenderedObject) -> bool {
+    #[derive(Deserialize)]
+    struct Annotated {
+        metadata: Annotations,
+    }
+    #[derive(Deserialize)]
+    struct Annotations {
+        #[serde(default)]
+        annotations: BTreeMap<String, String>,
+    }
+    let read = serde_json::from_slice::<Annotated>(&object.body);
+    read.is_ok_and(|object| object.metadata.annotations.get(DELETION).map(String::as_str) == Some(CONFIRM))
 }

@@ -1,5 +1,6 @@
 //! Decides whether an object is deleted and recreated because a field that changed is immutable.
 
+use super::budget::Confirmation;
 use super::claim::Claim;
 use super::prune::Live;
 use crate::object::ObjectId;
@@ -17,30 +18,42 @@ pub enum Recreation {
 }
 
 /// Checks whether an object may be recreated, as far as that is known without reading it: `force` of the Sync or the
-/// object is required, and no data or other objects may be lost with it.
+/// object is required, and no data or other objects may be lost with it. What a prune deletes only after an approval is
+/// not recreated: the list that a person approves does not contain objects that are still in git.
 ///
 /// # Errors
 /// The advice for the user.
-pub fn may_recreate(key: &ObjectId, force: bool) -> Result<(), &'static str> {
+pub fn may_recreate(key: &ObjectId, force: bool, confirmation: Confirmation<'_>) -> Result<(), &'static str> {
     if !force {
         return Err(
             "set force: true, or annotate the object with starling.dev/force: enabled, to delete and recreate the object",
         );
     }
-    match (key.group.as_str(), key.kind.as_str()) {
-        ("", "Namespace" | "PersistentVolume" | "PersistentVolumeClaim")
-        | ("apiextensions.k8s.io", "CustomResourceDefinition") => Err(
+    if confirmation.takes_others_along(key) {
+        return Err(
             "force does not recreate this kind, because what depends on it would be lost: delete the object by hand",
-        ),
-        _ => Ok(()),
+        );
     }
+    if confirmation.objects.contains(key) {
+        return Err(
+            "force does not recreate the object, because it has starling.dev/deletion: Confirm: delete the object by hand, or remove the annotation in git and on the cluster",
+        );
+    }
+    Ok(())
 }
 
 /// Decides about one object, by the live object. An object that is not known to be ours is never deleted, even with
 /// `force`.
 #[must_use]
-pub fn recreation(key: &ObjectId, force: bool, claim: Claim<'_>, owner: &str, live: Live<'_>) -> Recreation {
-    if let Err(advice) = may_recreate(key, force) {
+pub fn recreation(
+    key: &ObjectId,
+    force: bool,
+    claim: Claim<'_>,
+    owner: &str,
+    live: Live<'_>,
+    confirmation: Confirmation<'_>,
+) -> Recreation {
+    if let Err(advice) = may_recreate(key, force, confirmation) {
         return Recreation::Refuse(advice);
     }
     if !claim.is_of(live, owner) {
@@ -60,6 +73,8 @@ pub fn recreation(key: &ObjectId, force: bool, claim: Claim<'_>, owner: &str, li
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     #[test]
@@ -185,13 +200,41 @@ mod tests {
                 namespace: "shop".into(),
                 name: "a".into(),
             };
-            match (recreation(&key, force, known, "me", live), expected) {
+            let none = Confirmation::default();
+            match (recreation(&key, force, known, "me", live, none), expected) {
                 (Recreation::Do { uid }, None) => assert_eq!(uid, "u", "{kind}"),
                 (Recreation::Refuse(text), Some(expected)) => {
                     assert!(text.contains(expected), "{kind}: {text}");
                 }
                 (other, expected) => panic!("{kind}: {other:?}, expected {expected:?}"),
             }
+        }
+    }
+
+    #[test]
+    fn what_a_prune_deletes_only_after_an_approval_is_not_recreated() {
+        let key = |name: &str| ObjectId {
+            group: "cluster.x-k8s.io".into(),
+            kind: "Cluster".into(),
+            namespace: "shop".into(),
+            name: name.into(),
+        };
+        let (kinds, objects) = ([key("a").group_kind()].into(), [key("b")].into());
+        let (none, nothing) = (BTreeSet::new(), BTreeSet::new());
+        for (name, kinds, objects, expected) in [
+            ("a", &none, &nothing, None),
+            ("a", &kinds, &nothing, Some("would be lost")),
+            ("a", &none, &objects, None),
+            ("b", &none, &objects, Some("starling.dev/deletion: Confirm")),
+        ] {
+            let confirmation = Confirmation { kinds, objects };
+            let claim = Claim::Confirmed("u");
+            let refused = match recreation(&key(name), true, claim, "me", Live::MINE, confirmation) {
+                Recreation::Do { .. } => None,
+                Recreation::Refuse(advice) => Some(advice),
+            };
+            assert_eq!(refused.is_some(), expected.is_some(), "{name}: {refused:?}");
+            assert!(refused.unwrap_or_default().contains(expected.unwrap_or_default()), "{refused:?}");
         }
     }
 }

@@ -306,6 +306,49 @@ async fn t64_an_object_that_cannot_be_recreated_is_not_deleted() {
     assert_eq!((live.uid, live.deletion_timestamp), (uid, None));
 }
 
+/// What a prune deletes only after an approval is not recreated: the annotation on the cluster or in git asks for one,
+/// and so does a kind that an operator added.
+#[tokio::test]
+async fn t64_an_object_that_asks_for_an_approval_is_not_recreated() {
+    let mut world = World::new("t64confirm").await;
+    world.recreate = true;
+    world.apply_ok(&[job(&world, "a:1")]).await;
+    let jobs: Api<Job> = Api::namespaced(world.other.clone(), &world.namespace);
+    let uid = jobs.get("job").await.unwrap().metadata.uid;
+    let refusal = async |world: &mut World, job: RenderedObject, expected: &str| {
+        let outcome = world.apply(&[job]).await;
+        let [(_, error @ MemberError::Immutable { .. })] = outcome.failures.as_slice() else {
+            panic!("{outcome:?}");
+        };
+        assert!(error.to_string().contains(expected), "{error}");
+        let live = jobs.get("job").await.unwrap().metadata;
+        assert_eq!((&live.uid, live.deletion_timestamp), (&uid, None));
+    };
+
+    let mut annotated = job(&world, "a:2");
+    let mut body: serde_json::Value = serde_json::from_slice(&annotated.body).unwrap();
+    body["metadata"]["annotations"] = json!({"starling.dev/deletion": "Confirm"});
+    annotated.body = body.to_string().into();
+    refusal(&mut world, annotated, "starling.dev/deletion: Confirm").await;
+
+    world.confirm = [job(&world, "a:2").key.group_kind()].into();
+    let changed = job(&world, "a:2");
+    refusal(&mut world, changed.clone(), "would be lost").await;
+
+    world.confirm.clear();
+    let protect = |value: serde_json::Value| {
+        Patch::Merge(json!({"metadata": {"annotations": {"starling.dev/deletion": value}}}))
+    };
+    let confirm = protect("Confirm".into());
+    jobs.patch("job", &PatchParams::default(), &confirm).await.unwrap();
+    refusal(&mut world, changed.clone(), "starling.dev/deletion: Confirm").await;
+
+    let free = protect(serde_json::Value::Null);
+    jobs.patch("job", &PatchParams::default(), &free).await.unwrap();
+    world.apply_ok(&[changed]).await;
+    assert_ne!(jobs.get("job").await.unwrap().metadata.uid, uid);
+}
+
 /// T64: neither a foreign nor a protected object is deleted, even if recreation is requested.
 #[tokio::test]
 async fn t64_foreign_and_protected_objects_are_not_deleted() {

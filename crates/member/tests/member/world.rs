@@ -15,7 +15,7 @@ use starling_core::apply::budget::Approval;
 use starling_core::apply::{Grace, Record};
 use starling_core::ignore::IgnoreRules;
 use starling_core::inventory::Inventory;
-use starling_core::object::{Directives, ObjectId, Phase, RenderedObject, RenderedSet};
+use starling_core::object::{Directives, GroupKind, ObjectId, Phase, RenderedObject, RenderedSet};
 use starling_member::{
     ApplyJob, ApplyOutcome, Change, DriftReport, Member, MemberConfig, MemberLimits, NoBudgets, NoSiblings,
 };
@@ -62,6 +62,7 @@ pub(crate) struct World {
     pub(crate) allow_empty: bool,
     pub(crate) conflicts_override: bool,
     pub(crate) recreate: bool,
+    pub(crate) confirm: BTreeSet<GroupKind>,
     pub(crate) grace: Grace<'static>,
     pub(crate) approved: String,
 }
@@ -94,6 +95,7 @@ impl World {
             allow_empty: false,
             conflicts_override: false,
             recreate: false,
+            confirm: BTreeSet::new(),
             grace: Grace::none(),
             approved: String::new(),
         };
@@ -193,7 +195,7 @@ impl World {
             siblings: &NoSiblings,
             earlier: Default::default(),
             budgets: &NoBudgets,
-            confirm: &Default::default(),
+            confirm: &self.confirm,
             grace: self.grace,
             approval: Approval {
                 target: "t",
