@@ -144,6 +144,14 @@ impl EventHandlers<'_> {
     pub fn on_action(&self, change: &Change<RolloutAction>, _by: ChangedBy) {
         let action = change.object();
         self.enqueue_group_of(&**action, &action.spec.group);
+        // A paused rollout deletes nothing.
+        let namespace = action.namespace().unwrap_or_default();
+        let group = ObjectKey::new(&namespace, &action.spec.group);
+        for sync in self.objects.syncs.of_group(&group).with_copies() {
+            if has_deletions(sync) {
+                self.queues.syncs.add(ObjectKey::of(&**sync));
+            }
+        }
     }
 
     /// Enqueues the Sync of an approval of deletions, or its group and the Syncs that the approval may be for.
@@ -192,11 +200,11 @@ impl EventHandlers<'_> {
     }
 }
 
-/// Reports whether a Sync has deletions that wait for an approval or a grace, or used up an approval, which it forgets
-/// once it is gone.
+/// Reports whether a Sync is being deleted, has deletions that wait for an approval, a grace or its group, or used up an
+/// approval, which it forgets once it is gone.
 fn has_deletions(sync: &SyncResource) -> bool {
     let status = sync.status.as_ref();
-    status.is_some_and(|status| {
+    sync.metadata.deletion_timestamp.is_some() || status.is_some_and(|status| {
         let deletions = status.deletions.as_ref();
         status.held_deletions.is_some()
             || status.pending_deletions.is_some()

@@ -1,6 +1,7 @@
 //! Deletions of a Sync, of a cluster that leaves, and of a group: which objects are deleted and which stay.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use http::Method;
@@ -10,8 +11,8 @@ use kube::api::{ListParams, Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 use starling_api::{ABANDON, Cluster, FINALIZER, SyncGroup, SyncGroupStatus, SyncResource, SyncStatus};
-use starling_testkit::fleet::{Kind, NAMESPACE, TIMEOUT};
-use starling_testkit::{Change, wait};
+use starling_testkit::fleet::{Kind, MANAGEMENT, NAMESPACE, TIMEOUT};
+use starling_testkit::{Change, Fault, Match, wait};
 
 use crate::operator_actions::say;
 use crate::world::{Scene, all, exclusive_scene, shared_scene, sync_ready};
@@ -203,9 +204,9 @@ fn orphan_of_the_group_overrides_delete_of_its_entries() -> Result<()> {
     })
 }
 
-/// A manually deleted Sync of a group is deleted by the policy of its spec, and the group recreates it.
+/// The group wants the Sync: it is recreated, and its objects stay, whatever the policy.
 #[test]
-fn a_manually_deleted_sync_of_a_group_is_cleaned_up_and_recreated() -> Result<()> {
+fn a_manually_deleted_sync_of_a_group_is_recreated_and_its_objects_stay() -> Result<()> {
     shared_scene("remaking", async |scene| {
         let commit = scene.commit(&[("a", "one")])?;
         scene.follow_main().await?;
@@ -219,8 +220,18 @@ fn a_manually_deleted_sync_of_a_group_is_cleaned_up_and_recreated() -> Result<()
         scene.fleet().delete::<SyncResource>(&before.name_any()).await?;
         let recreated = |sync: &SyncResource| sync.uid() != before.uid() && sync_ready(sync).0 == "True";
         scene.sync("m1", "recreated", recreated).await?;
-        let after = scene.map("m1", "a").await?.context("a")?.uid();
-        assert_ne!(after, uid, "it was deleted and recreated");
+        assert_eq!(scene.map("m1", "a").await?.context("a")?.uid(), uid);
+
+        // The same in a suspended group, which waits with it.
+        let suspend = |suspend: bool| json!({"spec": {"suspend": suspend}});
+        scene.fleet().patch::<SyncGroup>(scene.name, suspend(true)).await?;
+        scene.fleet().delete::<SyncResource>(&before.name_any()).await?;
+        let waits = |sync: &SyncResource| sync_ready(sync) == ("False".into(), "GroupStopped".into());
+        let waiting = scene.sync("m1", "waits for its group", waits).await?;
+        scene.fleet().patch::<SyncGroup>(scene.name, suspend(false)).await?;
+        let recreated = |sync: &SyncResource| sync.uid() != waiting.uid() && sync_ready(sync).0 == "True";
+        scene.sync("m1", "recreated", recreated).await?;
+        assert_eq!(scene.map("m1", "a").await?.context("a")?.uid(), uid);
         Ok(())
     })
 }
@@ -473,6 +484,70 @@ fn an_unreachable_cluster_keeps_the_finalizer_until_it_is_abandoned() -> Result<
         until_gone::<SyncResource>(scene, &waited_for).await?;
         assert_eq!(scene.value("m4", "a").await?.as_deref(), Some("one"));
         assert_eq!(scene.value("m5", "a").await?, None);
+        Ok(())
+    })
+}
+
+/// The label was taken off while the member was unreachable, and is back before the member is.
+#[test]
+fn a_removal_that_was_taken_back_before_the_member_returned_deletes_nothing() -> Result<()> {
+    exclusive_scene("taken-back", async |scene| {
+        let commit = scene.commit(&[("a", "one")])?;
+        scene.follow_main().await?;
+        scene.select(&["m4", "m5"]).await?;
+        scene.group(json!({}), json!({"deletionPolicy": "Delete"})).await?;
+        let patch = json!({"spec": {"whenUnselected": "Delete", "unselectedGrace": "0s", "maxUnselected": "100%"}});
+        scene.fleet().patch::<SyncGroup>(scene.name, patch).await?;
+        scene.succeeded(&commit).await?;
+        let before = scene.map("m5", "a").await?.context("a")?.uid();
+        scene.proxy("m5")?.refuse(true).await?;
+        scene.world.look_at("m5").await?;
+        let away = |cluster: &Cluster| !crate::world::is_ready(cluster);
+        scene.fleet().until("m5", "away", away).await?;
+        scene.label("m5", scene.name, None).await?;
+        let leaves = |sync: &SyncResource| sync.metadata.deletion_timestamp.is_some();
+        scene.sync("m5", "is being deleted", leaves).await?;
+
+        scene.label("m5", scene.name, Some("yes")).await?;
+        until_gone::<SyncResource>(scene, &scene.sync_name("m5")).await?;
+        scene.proxy("m5")?.refuse(false).await?;
+        scene.world.look_at("m5").await?;
+        scene.sync("m5", "ready", |sync| sync_ready(sync).0 == "True").await?;
+        assert_eq!(scene.map("m5", "a").await?.context("a")?.uid(), before);
+        Ok(())
+    })
+}
+
+/// A person suspends a Sync that is being deleted while the watch of Syncs delivers nothing.
+#[test]
+fn a_sync_that_was_suspended_unnoticed_keeps_its_objects() -> Result<()> {
+    exclusive_scene("unnoticed", async |scene| {
+        scene.commit(&[("a", "one")])?;
+        scene.follow_main().await?;
+        let name = sync_on(scene, "unnoticed", "m4", json!({"deletionPolicy": "Delete"})).await?;
+        scene.proxy("m4")?.refuse(true).await?;
+        scene.world.look_at("m4").await?;
+        let away = |cluster: &Cluster| !crate::world::is_ready(cluster);
+        scene.fleet().until("m4", "away", away).await?;
+        scene.fleet().delete::<SyncResource>(&name).await?;
+        let waits = |sync: &SyncResource| status_message(sync).contains(ABANDON);
+        scene.fleet().until(&name, "waits for its cluster", waits).await?;
+        let hub = scene.proxy(MANAGEMENT)?;
+        let watches = Match::method(Method::GET)
+            .path_ends_with("/syncs")
+            .query_contains("watch=");
+        let silent = hub.on(watches, Fault::Latency(Duration::from_secs(600)));
+        hub.cut_connections();
+        wait::until(TIMEOUT, "the watch of Syncs is silent", async || silent.fired() > 0).await?;
+
+        let patch = json!({"spec": {"suspend": true}});
+        scene.fleet().patch::<SyncResource>(&name, patch).await?;
+        scene.proxy("m4")?.refuse(false).await?;
+        scene.world.look_at("m4").await?;
+        until_gone::<SyncResource>(scene, &name).await?;
+        hub.remove(&silent);
+        hub.cut_connections();
+        assert_eq!(scene.value("m4", "a").await?.as_deref(), Some("one"));
         Ok(())
     })
 }

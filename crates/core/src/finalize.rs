@@ -18,6 +18,11 @@ pub struct FinalizeInput<'a> {
     pub group_lost: bool,
     /// The state of the deletion of the namespace, or of the definition of a kind.
     pub parent: ParentDeletion,
+    /// Why the group deletes nothing now: it is suspended, or its rollout is paused. `None`: it may, or there is no
+    /// group.
+    pub stopped: Option<String>,
+    /// Whether the group wants the Sync, by a current response of the management cluster.
+    pub wanted: bool,
     /// The Cluster of the Sync.
     pub cluster: Target,
     /// Whether the Cluster is abandoned by annotation.
@@ -71,6 +76,8 @@ pub enum Orphaned {
     ParentDeleted(String),
     /// The group is gone without having removed the Sync.
     GroupLost,
+    /// The group selects the cluster and has the entry: it creates the Sync anew, which takes over the objects.
+    Wanted,
     /// The Cluster is gone.
     ClusterGone,
     /// The Cluster is abandoned.
@@ -84,6 +91,8 @@ pub enum Waiting {
     NotCounted(String),
     /// The management cluster has to respond whether a parent is being deleted.
     ParentUnknown(String),
+    /// The group has to be resumed, for this reason.
+    Group(String),
     /// The named Syncs have to be finalized first.
     Dependents(Vec<String>),
     /// The member has to be reachable, or its Cluster abandoned.
@@ -107,8 +116,19 @@ pub fn finalize(input: &FinalizeInput<'_>) -> Finalize {
         return Finalize::Orphan(Orphaned::Suspended);
     }
     match &input.cluster {
+        Target::Gone => return Finalize::Orphan(Orphaned::ClusterGone),
+        Target::Unavailable(_) if input.abandoned => return Finalize::Orphan(Orphaned::Abandoned),
+        Target::Ready | Target::Unavailable(_) => {}
+    }
+    if let Some(why) = &input.stopped {
+        return Finalize::Wait(Waiting::Group(why.clone()));
+    }
+    // Also while the cluster is unreachable: the removal was decided before the group wanted the Sync again.
+    if input.wanted {
+        return Finalize::Orphan(Orphaned::Wanted);
+    }
+    match &input.cluster {
         Target::Gone => Finalize::Orphan(Orphaned::ClusterGone),
-        Target::Unavailable(_) if input.abandoned => Finalize::Orphan(Orphaned::Abandoned),
         // The cluster comes first: an unreachable cluster also keeps the dependents, and a user can act on it.
         Target::Unavailable(why) => Finalize::Wait(Waiting::Cluster(why.clone())),
         Target::Ready if !input.dependents.is_empty() => {
@@ -192,6 +212,8 @@ mod tests {
             policy: DeletionPolicy::Delete,
             suspended: false,
             group_lost: false,
+            stopped: None,
+            wanted: false,
             parent: ParentDeletion::None,
             cluster: Target::Ready,
             abandoned: false,
@@ -254,6 +276,27 @@ mod tests {
             i.cluster = away();
             i.abandoned = true;
         });
+        assert_eq!(given_up, Finalize::Orphan(Orphaned::Abandoned));
+    }
+
+    /// The removal was decided before: the label is back, the entry is back, or the group was suspended since.
+    #[test]
+    fn a_removal_that_the_group_took_back_deletes_nothing() {
+        let away = || Target::Unavailable("no route".into());
+        let stopped = || Some("SyncGroup web is suspended".to_owned());
+        assert_eq!(decide(|i| i.wanted = true), Finalize::Orphan(Orphaned::Wanted));
+        let returned = decide(|i| (i.wanted, i.cluster) = (true, away()));
+        assert_eq!(returned, Finalize::Orphan(Orphaned::Wanted));
+        for wanted in [false, true] {
+            for cluster in [away(), Target::Ready] {
+                let held = decide(|i| (i.stopped, i.wanted, i.cluster) = (stopped(), wanted, cluster));
+                assert_eq!(held, Finalize::Wait(Waiting::Group("SyncGroup web is suspended".into())));
+            }
+        }
+        // What leaves the objects on the member does not wait.
+        let gone = decide(|i| (i.stopped, i.cluster) = (stopped(), Target::Gone));
+        assert_eq!(gone, Finalize::Orphan(Orphaned::ClusterGone));
+        let given_up = decide(|i| (i.stopped, i.cluster, i.abandoned) = (stopped(), away(), true));
         assert_eq!(given_up, Finalize::Orphan(Orphaned::Abandoned));
     }
 

@@ -2,6 +2,7 @@
 //! *apply* (IO), *report* (IO).
 
 pub mod cluster;
+mod group_state;
 mod names;
 mod parent_deletion;
 pub mod source;

@@ -22,6 +22,7 @@ use crate::controller::context::SyncContext;
 use crate::controller::waits;
 
 /// A Sync and the objects that it depends on.
+#[derive(Clone)]
 pub(super) struct Observed {
     pub(super) key: ObjectKey,
     /// The Sync as stored: parameters are not resolved, and fields may be invalid.
@@ -72,6 +73,13 @@ fn id_of(cluster: &Cluster) -> ClusterId {
 }
 
 impl Observed {
+    /// Returns the observation with the Sync as the management cluster has it now.
+    pub(super) fn with_object(mut self, object: SyncResource) -> Self {
+        self.status = object.status.clone().unwrap_or_default();
+        self.object = Arc::new(object);
+        self
+    }
+
     pub(super) fn generation(&self) -> i64 {
         self.object.metadata.generation.unwrap_or(0)
     }

@@ -59,6 +59,16 @@ pub(super) async fn finalize(context: SyncContext<'_>, observed: &Observed) -> R
     if let Some(wait) = backing_off(context, observed) {
         return Ok(wait);
     }
+    let current = match observe::current(context, observed).await {
+        Ok(Some(sync)) => sync,
+        Ok(None) => return Ok(Next::OnEvent),
+        Err(error) => {
+            let waiting = Waiting::ParentUnknown(crate::chain(&error));
+            report::waiting(context, observed, &waiting).await?;
+            return Ok(Next::Retry(waits::PARENT_RETRY));
+        }
+    };
+    let observed = &observed.clone().with_object(current);
     let policy = observe::policy(context, observed).await;
     let parent = match policy.parent {
         ParentDeletion::None => parent_deletion(context.hub, &observed.key).await,
@@ -69,6 +79,8 @@ pub(super) async fn finalize(context: SyncContext<'_>, observed: &Observed) -> R
         policy: policy.policy,
         suspended: observed.object.spec.template.suspend,
         group_lost: policy.group_lost,
+        stopped: policy.stopped,
+        wanted: policy.wanted,
         parent,
         cluster: observe::target(context, observed).await,
         abandoned: is_abandoned(observed),
@@ -79,6 +91,8 @@ pub(super) async fn finalize(context: SyncContext<'_>, observed: &Observed) -> R
         Finalize::Wait(waiting) => {
             report::waiting(context, observed, &waiting).await?;
             Ok(match waiting {
+                // A resumed group enqueues the Sync. The retry is for a watch that delivers nothing.
+                Waiting::Group(_) => Next::Retry(observed.retry_interval()),
                 Waiting::ParentUnknown(_) | Waiting::NotCounted(_) => Next::Retry(waits::PARENT_RETRY),
                 // A change of the dependents or the Cluster enqueues the Sync.
                 Waiting::Dependents(_) | Waiting::Cluster(_) => Next::OnEvent,

@@ -7,10 +7,12 @@ use starling_api::{ABANDON, Cluster, DeletionPolicy, FINALIZER, SyncGroup, SyncR
 use starling_core::finalize::{ParentDeletion, Target, dependents as dependents_among};
 use starling_core::plan::Reach;
 
+use super::super::super::group_state;
 use super::super::dependencies::depends_on;
 use super::super::observe::Observed;
 use crate::controller::cache::ObjectKey;
 use crate::controller::context::SyncContext;
+use crate::controller::hub::HubError;
 
 pub(super) fn has_finalizer(sync: &SyncResource) -> bool {
     sync.finalizers().iter().any(|finalizer| finalizer == FINALIZER)
@@ -25,31 +27,78 @@ pub(super) struct Policy {
     pub(super) policy: DeletionPolicy,
     /// The group was deleted without deleting this Sync.
     pub(super) group_lost: bool,
-    /// `Unknown` if the group cannot be read.
+    /// Why the group deletes nothing now.
+    pub(super) stopped: Option<String>,
+    /// Whether the group wants the Sync.
+    pub(super) wanted: bool,
+    /// `Unknown` if the Sync, its group or its Cluster cannot be read.
     pub(super) parent: ParentDeletion,
 }
 
 /// Reads the deletion policy. The policy of a group that is being deleted overrides that of its Syncs. The group is
 /// read from the API server: the garbage collector may delete a Sync before the watch reports the deletion of the
-/// group.
+/// group, and a removal that was decided while the member was unreachable may have been taken back since.
 pub(super) async fn policy(context: SyncContext<'_>, observed: &Observed) -> Policy {
     let mut policy = Policy {
         policy: observed.object.spec.template.deletion_policy,
         group_lost: false,
+        stopped: None,
+        wanted: false,
         parent: ParentDeletion::None,
     };
     let Some(key) = observed.group_key() else {
         return policy;
     };
-    match context.hub.find::<SyncGroup>(&key).await {
-        Ok(Some(group)) if group.metadata.deletion_timestamp.is_some() => {
-            policy.policy = group.spec.deletion_policy;
+    let group = match context.hub.find::<SyncGroup>(&key).await {
+        Ok(Some(group)) => group,
+        Ok(None) => {
+            policy.group_lost = true;
+            return policy;
         }
-        Ok(Some(_)) => {}
-        Ok(None) => policy.group_lost = true,
+        Err(error) => {
+            policy.parent = ParentDeletion::Unknown(crate::chain(&error));
+            return policy;
+        }
+    };
+    policy.stopped = group_state::stopped(context.objects, &group);
+    if group.metadata.deletion_timestamp.is_some() {
+        policy.policy = group.spec.deletion_policy;
+        return policy;
+    }
+    match is_wanted(context, observed, &group).await {
+        Ok(wanted) => policy.wanted = wanted,
         Err(error) => policy.parent = ParentDeletion::Unknown(crate::chain(&error)),
     }
     policy
+}
+
+/// Reports whether a group wants a Sync, by the labels that its Cluster has now.
+async fn is_wanted(
+    context: SyncContext<'_>,
+    observed: &Observed,
+    group: &SyncGroup,
+) -> Result<bool, HubError> {
+    let Some(of) = &observed.object.spec.group_ref else {
+        return Ok(false);
+    };
+    if !group.spec.syncs.iter().any(|entry| entry.name == of.entry) {
+        return Ok(false);
+    }
+    let cluster = context.hub.find::<Cluster>(&observed.cluster_key()).await?;
+    Ok(cluster.is_some_and(|cluster| group_state::wants(group, &of.entry, &cluster)))
+}
+
+/// Returns the Sync as the management cluster has it: a person may have suspended or abandoned it, or changed its
+/// policy, and a watch may deliver nothing. `None`: it is gone, or another one has its name.
+///
+/// # Errors
+/// [`HubError`]: nothing is known, so nothing may be deleted.
+pub(super) async fn current(
+    context: SyncContext<'_>,
+    observed: &Observed,
+) -> Result<Option<SyncResource>, HubError> {
+    let found = context.hub.find::<SyncResource>(&observed.key).await?;
+    Ok(found.filter(|sync| sync.metadata.uid == observed.object.metadata.uid))
 }
 
 pub(super) async fn target(context: SyncContext<'_>, observed: &Observed) -> Target {

@@ -21,6 +21,7 @@ pub(super) async fn orphan(
         Orphaned::Suspended => "the Sync is suspended".to_owned(),
         Orphaned::ParentDeleted(what) => format!("{what} is being deleted"),
         Orphaned::GroupLost => "the SyncGroup was deleted without deleting this Sync".into(),
+        Orphaned::Wanted => "its SyncGroup has the entry and selects the cluster".into(),
         Orphaned::ClusterGone => "the Cluster was deleted".into(),
         Orphaned::Abandoned => format!("abandoned ({ABANDON})"),
     };

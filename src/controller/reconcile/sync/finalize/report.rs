@@ -75,6 +75,11 @@ pub(super) async fn waiting(
             "AwaitingManagementCluster",
             format!("cannot count the deletions: {why}"),
         ),
+        Waiting::Group(why) => (
+            ConditionStatus::False,
+            "GroupStopped",
+            format!("no object is deleted: {why}"),
+        ),
         Waiting::Dependents(names) => (
             ConditionStatus::False,
             "AwaitingDependents",

@@ -1,0 +1,101 @@
+//! What the state of a group means for the deletions of its Syncs, which run in a loop of their own.
+
+use kube::ResourceExt;
+use kube::core::SelectorExt as _;
+use starling_api::{Cluster, SyncGroup};
+use starling_core::expand;
+use starling_core::identity;
+use starling_core::release::rolled_revision;
+use starling_core::rollout::operator::{Subject, operator_actions};
+
+use crate::controller::cache::ObjectKey;
+use crate::controller::caches::ObjectCaches;
+
+/// Returns why a group deletes nothing: it is suspended, or an operator paused its rollout. `None`: it may delete.
+pub(super) fn stopped(objects: &ObjectCaches, group: &SyncGroup) -> Option<String> {
+    let name = group.name_any();
+    if group.spec.suspend {
+        return Some(format!("SyncGroup {name} is suspended"));
+    }
+    is_paused(objects, group).then(|| format!("the rollout of SyncGroup {name} is paused"))
+}
+
+/// Reports whether an operator paused the rollout of a group. The actions are the state: the status of a group that is
+/// being deleted is not kept current.
+pub(super) fn is_paused(objects: &ObjectCaches, group: &SyncGroup) -> bool {
+    let status = group.status.as_ref();
+    let Some(rollout) = status.and_then(|status| status.rollout.as_ref()) else {
+        return false;
+    };
+    let (key, name) = (ObjectKey::of(group), group.name_any());
+    let subject = Subject {
+        group: &name,
+        since: identity::created_at(group),
+        rollout: rollout.id,
+        started_at: &rollout.start_time,
+        digest: None,
+    };
+    let actions = objects.actions.indexed(&key);
+    let actions = operator_actions(subject, actions.iter().map(|action| &**action), []);
+    actions.input.paused.is_some()
+}
+
+/// Reports whether a group wants the Sync of an entry on a cluster. An entry that a rollback lacks is in the spec and
+/// not wanted: the rollback removes it.
+pub(super) fn wants(group: &SyncGroup, entry: &str, cluster: &Cluster) -> bool {
+    let is_deleted = group.metadata.deletion_timestamp.is_some() || cluster.metadata.deletion_timestamp.is_some();
+    let has_entry = group.spec.syncs.iter().any(|one| one.name == entry);
+    let rollout = group.status.as_ref().and_then(|status| status.rollout.as_ref());
+    let is_rolled_back = rollout
+        .is_some_and(|rollout| !rollout.direction.is_forward() && rolled_revision(rollout, entry).is_none());
+    let selector = expand::selector(&group.spec.cluster_selector);
+    let selects = selector.is_ok_and(|selector| selector.matches(cluster.labels()));
+    !is_deleted && has_entry && !is_rolled_back && selects
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn an_entry_that_a_rollback_lacks_is_not_wanted() {
+        let group = |direction: &str, rolled: &[&str]| -> SyncGroup {
+            let revisions: Vec<_> = rolled
+                .iter()
+                .map(|name| json!({"sync": name, "revision": "main@sha1:1"}))
+                .collect();
+            serde_json::from_value(json!({
+                "apiVersion": "starling.dev/v1alpha1", "kind": "SyncGroup", "metadata": {"name": "web"},
+                "spec": {
+                    "clusterSelector": {"matchLabels": {"web": "yes"}},
+                    "syncs": [{"name": "app", "sourceRef": {"name": "s"}, "path": "."}],
+                },
+                "status": {"rollout": {"id": 2, "direction": direction, "revisions": revisions}},
+            }))
+            .unwrap()
+        };
+        let cluster = |labels: serde_json::Value| -> Cluster {
+            serde_json::from_value(json!({
+                "apiVersion": "starling.dev/v1alpha1", "kind": "Cluster",
+                "metadata": {"name": "m1", "labels": labels},
+                "spec": {"kubeConfig": {"secretRef": {"name": "m1"}}},
+            }))
+            .unwrap()
+        };
+        let (selected, other) = (cluster(json!({"web": "yes"})), cluster(json!({})));
+        for (direction, rolled, entry, cluster, expected) in [
+            ("Forward", &["app"][..], "app", &selected, true),
+            ("Forward", &["app"], "app", &other, false),
+            ("Forward", &["app"], "tool", &selected, false),
+            // The entry is back in the spec, and its rollout has not begun.
+            ("Forward", &[], "app", &selected, true),
+            ("Back", &["app"], "app", &selected, true),
+            ("Back", &[], "app", &selected, false),
+        ] {
+            let wanted = wants(&group(direction, rolled), entry, cluster);
+            assert_eq!(wanted, expected, "{direction} {rolled:?} {entry}");
+        }
+    }
+}
