@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use starling_api::DeletionPolicy;
 
+use crate::clock_jumps::ClockJumps;
 use crate::plan::Strategy;
 use crate::window::{Calendar, combined};
 
@@ -20,6 +21,10 @@ pub struct DeletedGroup<'a> {
     pub policy: DeletionPolicy,
     /// Whether the group is suspended.
     pub suspended: bool,
+    /// Whether an operator paused the rollout of the group.
+    pub paused: bool,
+    /// The jumps of the clock: a clock that is set forward frees no slot.
+    pub clock_jumps: &'a ClockJumps,
     /// The strategy of the group.
     pub strategy: &'a Strategy,
     /// The clusters with Syncs of the group, by name.
@@ -33,8 +38,11 @@ pub struct DeletedCluster {
     pub stage: usize,
     /// The windows that apply to the cluster: indexes into [`Strategy::windows`].
     pub windows: Vec<usize>,
-    /// Whether the cluster is reachable. Nothing is in progress on one that is not.
+    /// Whether the cluster is reachable. Nothing is in progress on one that is not, and nothing begins there: what was
+    /// decided today would be deleted whenever it returns.
     pub reachable: bool,
+    /// Whether a Sync there is abandoned, so that its objects stay if the cluster is unreachable.
+    pub abandoned: bool,
     /// Whether the deletion of a Sync there has not begun.
     pub remaining: bool,
     /// Time at which the last deletion of a Sync there began; `None`: none has.
@@ -57,6 +65,10 @@ pub struct NextDeletions {
 pub enum DeletionWait {
     /// The group is suspended.
     Suspended,
+    /// An operator paused the rollout.
+    Paused,
+    /// The cluster is unreachable.
+    Unreachable,
     /// An earlier stage has clusters.
     Stage(usize),
     /// No window is open for the cluster.
@@ -81,6 +93,10 @@ pub fn next_deletions(group: &DeletedGroup<'_>) -> NextDeletions {
         next.waits_for = waiting().next().map(|_| DeletionWait::Suspended);
         return next;
     }
+    if group.paused {
+        next.waits_for = waiting().next().map(|_| DeletionWait::Paused);
+        return next;
+    }
     let limits = &group.strategy.limits;
     let slots = limits.max_concurrency.of_rounded_up(group.clusters.len()).max(1);
     let ends: Vec<Timestamp> = group
@@ -89,7 +105,9 @@ pub fn next_deletions(group: &DeletedGroup<'_>) -> NextDeletions {
         .filter_map(|one| ends_at(group, one))
         .collect();
     let mut free = slots.saturating_sub(ends.len());
-    let first = waiting().map(|(_, cluster)| cluster.stage).min();
+    let may_begin = |cluster: &DeletedCluster| cluster.reachable || cluster.abandoned;
+    let first = waiting().filter(|(_, cluster)| may_begin(cluster));
+    let first = first.map(|(_, cluster)| cluster.stage).min();
     let in_earlier = |stage: usize| {
         let mut working = group.clusters.values();
         working.any(|cluster| cluster.stage < stage && ends_at(group, cluster).is_some())
@@ -101,6 +119,7 @@ pub fn next_deletions(group: &DeletedGroup<'_>) -> NextDeletions {
         .map(|window| Calendar::of(window, group.now))
         .collect();
     let mut recheck = Vec::new();
+    let mut away = false;
     for (name, cluster) in waiting() {
         let about = cluster.windows.iter().filter_map(|place| calendars.get(*place));
         let opening = combined(&about.collect::<Vec<_>>(), group.now);
@@ -109,7 +128,10 @@ pub fn next_deletions(group: &DeletedGroup<'_>) -> NextDeletions {
             next.clusters.push(name.clone());
             continue;
         }
-        let wait = if Some(cluster.stage) != first || in_earlier(cluster.stage) {
+        let wait = if !may_begin(cluster) {
+            away = true;
+            continue;
+        } else if Some(cluster.stage) != first || in_earlier(cluster.stage) {
             DeletionWait::Stage(cluster.stage)
         } else if !cluster.windows.is_empty() && !opening.is_open {
             recheck.extend(opening.changes_at.or(opening.known_until));
@@ -126,6 +148,9 @@ pub fn next_deletions(group: &DeletedGroup<'_>) -> NextDeletions {
     if next.waits_for.is_some() {
         recheck.extend(ends);
     }
+    if away {
+        next.waits_for.get_or_insert(DeletionWait::Unreachable);
+    }
     next.recheck_at = recheck.into_iter().filter(|at| *at > group.now).min();
     next
 }
@@ -133,7 +158,9 @@ pub fn next_deletions(group: &DeletedGroup<'_>) -> NextDeletions {
 /// Returns when a cluster that loses its Syncs gives its slot back at the latest; `None`: it has none.
 fn ends_at(group: &DeletedGroup<'_>, cluster: &DeletedCluster) -> Option<Timestamp> {
     let since = cluster.deleting_since.filter(|_| cluster.reachable)?;
-    let ends = since.checked_add(group.strategy.limits.progress_deadline).ok()?;
+    let ends = group
+        .clock_jumps
+        .due(since, group.strategy.limits.progress_deadline)?;
     (ends > group.now).then_some(ends)
 }
 
@@ -144,6 +171,8 @@ mod tests {
 
     use super::*;
     use crate::plan::ReadStrategy;
+
+    static NO_JUMPS: ClockJumps = ClockJumps::none();
 
     fn t(seconds: i64) -> Timestamp {
         // A Tuesday at 22:13:20 UTC.
@@ -170,6 +199,8 @@ mod tests {
             now: t(0),
             policy: DeletionPolicy::Delete,
             suspended: false,
+            paused: false,
+            clock_jumps: &NO_JUMPS,
             strategy,
             clusters: clusters.into(),
         }
@@ -246,6 +277,44 @@ mod tests {
         assert_eq!(next(&group), (vec![], Some(DeletionWait::Suspended)));
         group.policy = DeletionPolicy::Orphan;
         assert_eq!(next(&group), (names(&["a", "b", "c", "d", "e"]), None));
+    }
+
+    #[test]
+    fn a_paused_rollout_deletes_nothing() {
+        let strategy = staged();
+        let mut group = group(&strategy);
+        group.paused = true;
+        assert_eq!(next(&group), (vec![], Some(DeletionWait::Paused)));
+    }
+
+    #[test]
+    fn a_cluster_that_is_unreachable_is_not_begun_and_stops_no_stage() {
+        let strategy = staged();
+        let mut group = group(&strategy);
+        for name in ["a", "b"] {
+            group.clusters.get_mut(name).unwrap().reachable = false;
+        }
+        assert_eq!(next(&group), (names(&["c", "d"]), Some(DeletionWait::Slot)));
+        for name in ["c", "d", "e"] {
+            group.clusters.remove(name);
+        }
+        assert_eq!(next(&group), (vec![], Some(DeletionWait::Unreachable)));
+        group.clusters.get_mut("a").unwrap().abandoned = true;
+        assert_eq!(next(&group), (names(&["a"]), Some(DeletionWait::Unreachable)));
+    }
+
+    /// The clock was set forward by an hour, and back again: no slot is free because of that.
+    #[test]
+    fn a_clock_that_jumps_frees_no_slot() {
+        let strategy = staged();
+        let mut jumps = ClockJumps::none();
+        jumps.observe(t(5), t(3605), std::time::Duration::ZERO);
+        let mut group = group(&strategy);
+        group.clock_jumps = &jumps;
+        begin(&mut group, &["a", "b"]);
+        group.now = t(3610);
+        assert_eq!(next(&group), (vec![], Some(DeletionWait::Stage(1))));
+        assert_eq!(next_deletions(&group).recheck_at, Some(t(3900)));
     }
 
     #[test]

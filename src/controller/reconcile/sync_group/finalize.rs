@@ -10,7 +10,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use kube::ResourceExt;
 use starling_api::conditions::{self, READY};
-use starling_api::{DeletionPolicy, FINALIZER, IntOrPercent, RolloutStrategy, SyncGroup, SyncResource};
+use starling_api::{ABANDON, DeletionPolicy, FINALIZER, IntOrPercent, RolloutStrategy, SyncGroup, SyncResource};
 use starling_core::finalize::{ParentDeletion, dependents_first};
 use starling_core::group_deletion::{
     DeletedCluster, DeletedGroup, DeletionWait, NextDeletions, next_deletions,
@@ -19,6 +19,7 @@ use starling_core::plan::{Reach, ReadStrategy};
 
 use super::super::ReconcileError;
 use super::super::cluster::reach;
+use super::super::group_state;
 use super::super::parent_deletion::parent_deletion;
 use super::super::sync::depends_on;
 use super::observe::{self, GroupBlocked};
@@ -88,6 +89,16 @@ pub(super) async fn finalize(
             return release(context, &group).await;
         }
     }
+    // A person may have suspended the group, and a watch may deliver nothing.
+    let group = match context.hub.find::<SyncGroup>(&key).await {
+        Ok(Some(current)) if current.metadata.uid == group.metadata.uid => Arc::new(current),
+        Ok(_) => return Ok(Next::OnEvent),
+        Err(error) => {
+            let message = format!("no Sync is deleted: {}", crate::chain(&error));
+            report_waiting(context, group, "AwaitingManagementCluster", message).await?;
+            return Ok(Next::Retry(waits::GROUP_DELETION_RETRY));
+        }
+    };
     let syncs = observe::syncs(context, &key);
     if syncs.is_empty() {
         let objects = match group.spec.deletion_policy {
@@ -135,6 +146,7 @@ fn next(context: GroupContext<'_>, group: &SyncGroup, syncs: &GroupSyncs) -> Nex
             stage: place.stage,
             windows: place.windows,
             reachable: found.is_some_and(|cluster| reach(&cluster) == Reach::Ready),
+            abandoned: syncs.on(name).any(|sync| is_abandoned(sync)),
             remaining: syncs
                 .on(name)
                 .any(|sync| sync.metadata.deletion_timestamp.is_none()),
@@ -146,9 +158,15 @@ fn next(context: GroupContext<'_>, group: &SyncGroup, syncs: &GroupSyncs) -> Nex
         now: context.clock.now(),
         policy: spec.deletion_policy,
         suspended: spec.suspend,
+        paused: group_state::is_paused(context.objects, group),
+        clock_jumps: &context.clock.jumps(),
         strategy: &strategy.strategy,
         clusters: syncs.clusters().map(cluster).collect(),
     })
+}
+
+fn is_abandoned(sync: &SyncResource) -> bool {
+    sync.annotations().get(ABANDON).map(String::as_str) == Some("true")
 }
 
 fn deletion_time(sync: &SyncResource) -> Option<Timestamp> {
@@ -213,6 +231,15 @@ fn waits_for(group: &SyncGroup, wait: Option<DeletionWait>) -> String {
                 Some(stage) => format!("; stage {} waits for the stages before it", stage.name),
                 None => "; clusters without a stage wait for the stages".to_owned(),
             }
+        }
+        Some(DeletionWait::Paused) => {
+            let name = group.name_any();
+            format!("; the rollout is paused: to continue, run starling resume {name}")
+        }
+        Some(DeletionWait::Unreachable) => {
+            format!(
+                "; clusters are unreachable, and lose their Syncs when they return; set {ABANDON}: \"true\" on a Sync to leave its objects there"
+            )
         }
         Some(DeletionWait::Window) => "; clusters wait for a window".to_owned(),
         Some(DeletionWait::Slot) => "; clusters wait for a slot (maxConcurrency)".to_owned(),
