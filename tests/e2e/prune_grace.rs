@@ -1,10 +1,13 @@
 //! The grace before a prune: objects that left git stay, can be taken back, and are deleted after it.
 
 use anyhow::{Context, Result};
+use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use serde_json::json;
-use starling_api::{PendingDeletions, SyncGroup, SyncResource};
-use starling_testkit::Change;
+use starling_api::conditions::{self, READY};
+use starling_api::{PendingDeletions, REQUESTED_AT, SyncGroup, SyncResource};
+use starling_testkit::fleet::TIMEOUT;
+use starling_testkit::{Change, wait};
 
 use crate::deleting::until_event;
 use crate::operator_actions::say;
@@ -94,6 +97,47 @@ fn an_object_that_left_git_stays_for_the_grace_and_can_be_taken_back() -> Result
         scene.until_value("m1", "c", None).await?;
         until_pending(scene, 0).await?;
         assert_eq!(uid(scene, "b").await?, b);
+        Ok(())
+    })
+}
+
+/// The grace ends while the group is suspended: no release, so nothing else is held by that.
+#[test]
+fn an_object_whose_grace_ends_in_a_suspended_group_stays_until_it_is_resumed() -> Result<()> {
+    shared_scene("grace-suspended", async |scene| {
+        let first = scene.commit(&[("a", "one"), ("b", "one")])?;
+        scene.follow_main().await?;
+        scene.select(&["m1"]).await?;
+        scene.group(json!({}), json!({"pruneGrace": "6s"})).await?;
+        scene.succeeded(&first).await?;
+        drop_map(scene, "b")?;
+        let pending = until_pending(scene, 1).await?;
+        let suspend = |suspend: bool| json!({"spec": {"suspend": suspend}});
+        scene.fleet().patch::<SyncGroup>(scene.name, suspend(true)).await?;
+
+        let says = |sync: &SyncResource| {
+            let status = sync.status.clone().unwrap_or_default();
+            let ready = conditions::find(&status.conditions, READY);
+            ready.is_some_and(|ready| ready.message.contains("is suspended"))
+        };
+        let first: Timestamp = pending.first_time.parse()?;
+        let over = first.checked_add(SignedDuration::from_secs(9))?;
+        wait::until(TIMEOUT, "the grace is over", async || Timestamp::now() > over).await?;
+        // An attempt after the grace: a request compares everything.
+        let requested = json!({"metadata": {"annotations": {REQUESTED_AT: "after the grace"}}});
+        let name = scene.sync_name("m1");
+        scene.fleet().patch::<SyncResource>(&name, requested).await?;
+        let handled = |sync: &SyncResource| {
+            let status = sync.status.clone().unwrap_or_default();
+            status.last_handled_reconcile_at == "after the grace"
+        };
+        scene.sync("m1", "the request is handled", handled).await?;
+        scene.sync("m1", "says what the prune waits for", says).await?;
+        assert_eq!(scene.value("m1", "b").await?.as_deref(), Some("one"));
+
+        scene.fleet().patch::<SyncGroup>(scene.name, suspend(false)).await?;
+        scene.until_value("m1", "b", None).await?;
+        until_pending(scene, 0).await?;
         Ok(())
     })
 }

@@ -222,6 +222,7 @@ impl Member {
         {
             Ok(()) => return Ok(true),
             Err(Refusal::NotCounted(why)) => PruneBlocker::NotCounted(why),
+            Err(Refusal::Stopped(why)) => PruneBlocker::Stopped(why),
             Err(Refusal::Held(excess)) => {
                 let of = outcome
                     .inventory

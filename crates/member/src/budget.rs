@@ -14,6 +14,8 @@ pub enum Refusal {
     Held(Excess),
     /// They cannot be counted, for this reason.
     NotCounted(String),
+    /// The group deletes nothing now, for this reason.
+    Stopped(String),
 }
 
 /// The deletion budgets that apply to a Sync.

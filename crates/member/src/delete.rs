@@ -165,7 +165,7 @@ impl Member {
         }
         match job.budgets.count(&found.begin, 0, approved).await {
             Ok(()) => return Ok(Some(found.asking)),
-            Err(Refusal::NotCounted(why)) => outcome.not_counted = Some(why),
+            Err(Refusal::NotCounted(why) | Refusal::Stopped(why)) => outcome.not_counted = Some(why),
             Err(Refusal::Held(excess)) => outcome.held = Some(held(Some(excess))),
         }
         Ok(None)

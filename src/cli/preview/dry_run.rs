@@ -293,6 +293,7 @@ pub(super) fn report_blocker(
             entry,
             format!("HandOverUnknown: prune skipped, another Sync may own these objects: {why}"),
         ),
+        PruneBlocker::Stopped(why) => preview.notes.push(format!("{subject}: prune waits: {why}")),
         PruneBlocker::NotCounted(why) => preview.fail(entry, format!("DeletionsNotCounted: {why}")),
         PruneBlocker::Budget(held) => preview.fail(entry, held_deletions(subject, held)),
     }

@@ -1,15 +1,52 @@
 //! What the state of a group means for the deletions of its Syncs, which run in a loop of their own.
 
+use jiff::Timestamp;
 use kube::ResourceExt;
 use kube::core::SelectorExt as _;
 use starling_api::{Cluster, SyncGroup};
 use starling_core::expand;
 use starling_core::identity;
+use starling_core::plan::ReadStrategy;
 use starling_core::release::rolled_revision;
 use starling_core::rollout::operator::{Subject, operator_actions};
+use starling_core::window::{Calendar, combined};
 
 use crate::controller::cache::ObjectKey;
 use crate::controller::caches::ObjectCaches;
+
+/// Why nothing is deleted now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Stop {
+    /// The reason, for messages.
+    pub(super) why: String,
+    /// When time ends it; `None`: only a person does.
+    pub(super) until: Option<Timestamp>,
+}
+
+/// Returns why a prune waits that comes after the attempt that the group admitted: at the end of a grace or of a hold.
+/// It has no slot and no gate of its own, but it waits like the start of a cluster while the group is stopped or no
+/// window is open.
+pub(super) fn prune_stop(
+    objects: &ObjectCaches,
+    group: &SyncGroup,
+    cluster: Option<&Cluster>,
+    now: Timestamp,
+) -> Option<Stop> {
+    if let Some(why) = stopped(objects, group) {
+        return Some(Stop { why, until: None });
+    }
+    let strategy = ReadStrategy::new(&group.spec.rollout_strategy).ok()?;
+    let place = strategy.place(cluster?.labels());
+    let windows = place.windows.iter();
+    let windows = windows.filter_map(|window| strategy.strategy.windows.get(*window));
+    let calendars: Vec<Calendar> = windows.map(|window| Calendar::of(window, now)).collect();
+    let opening = combined(&calendars.iter().collect::<Vec<_>>(), now);
+    let name = group.name_any();
+    (!calendars.is_empty() && !opening.is_open).then(|| Stop {
+        why: format!("no window of SyncGroup {name} is open"),
+        until: opening.changes_at.or(opening.known_until),
+    })
+}
 
 /// Returns why a group deletes nothing: it is suspended, or an operator paused its rollout. `None`: it may delete.
 pub(super) fn stopped(objects: &ObjectCaches, group: &SyncGroup) -> Option<String> {

@@ -149,6 +149,9 @@ pub enum PruneBlocker {
     Budget(HeldDeletions),
     /// The deletions cannot be counted against the deletion budgets, for this reason.
     NotCounted(String),
+    /// The group deletes nothing now, for this reason: it is suspended, its rollout is paused, or no window is open. The
+    /// objects stay pending or held.
+    Stopped(String),
 }
 
 /// The writes to one member, in this order.

@@ -11,9 +11,10 @@ use jiff::Timestamp;
 use starling_api::ConflictPolicy;
 use starling_core::apply::budget::Approval;
 use starling_core::apply::{
-    OwnAttempt, PendingObjects, Record, Recorded, all_unconfirmed, unconfirmed_records,
+    OwnAttempt, PendingObjects, PruneBlocker, Record, Recorded, all_unconfirmed, unconfirmed_records,
 };
 use starling_core::object::ObjectId;
+use starling_core::progress::holds;
 use starling_core::step::Wanted;
 
 use super::super::ReconcileError;
@@ -22,6 +23,7 @@ use super::budgets::BudgetsOf;
 use super::evaluate::{
     RecordChanges, end, enter, evaluate, failed, failures_before, interrupted, record_changes, schedule_check,
 };
+use super::observe::Observed;
 use super::outcome::{Cause, Done, Outcome};
 use super::ownership::ownership;
 use super::render::{Render, render};
@@ -214,6 +216,7 @@ async fn attempt(
             context,
             observed,
             target: &wanted.target,
+            is_later: is_later(observed, wanted),
         },
         grace: prune_grace::of(context, observed, &clock_jumps),
         approval: Approval {
@@ -237,6 +240,7 @@ async fn attempt(
     }
     finish(context, sync, wanted, begun, &outcome, &responses).await;
     Ok(Done {
+        is_stopped: matches!(responses.prune_blocker, Some(PruneBlocker::Stopped(_))),
         outcome,
         attempted_at: Some(begun.at),
         pending: responses
@@ -244,6 +248,13 @@ async fn attempt(
             .is_none()
             .then(|| PendingObjects::of(&responses.inventory).status()),
     })
+}
+
+/// Returns whether the objects of the target are applied: what an attempt deletes now was pending or held before, and
+/// is no part of the attempt that the group admitted.
+fn is_later(observed: &Observed, wanted: &Wanted) -> bool {
+    deletion_hold::waits(observed, wanted)
+        || holds(&observed.status, &wanted.target, observed.cluster_id.as_str())
 }
 
 async fn forget_digests(

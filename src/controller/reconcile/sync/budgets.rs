@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
-use starling_api::{DeletionGrant, UsedApproval};
+use starling_api::{DeletionGrant, SyncGroup, UsedApproval};
 use starling_core::deletion_budget::{Earlier, Limits};
 use starling_core::object::ObjectId;
 use starling_member::{Budgets, Refusal};
 
+use super::super::group_state::prune_stop;
 use super::observe::Observed;
 use crate::controller::context::SyncContext;
 use crate::controller::deletion_budgets::{BudgetContext, SyncDeletions, is_granted};
@@ -21,6 +22,8 @@ pub(super) struct BudgetsOf<'a> {
     pub(super) observed: &'a Observed,
     /// The target that replaces the deleted objects, or [`ENDING`](starling_core::deletion_approval::ENDING).
     pub(super) target: &'a str,
+    /// Whether the deletions come after the attempt that the group admitted.
+    pub(super) is_later: bool,
 }
 
 impl fmt::Debug for BudgetsOf<'_> {
@@ -46,6 +49,25 @@ impl BudgetsOf<'_> {
     }
 }
 
+impl BudgetsOf<'_> {
+    /// Reads the group from the management cluster: a person may have suspended it, and a watch may deliver nothing.
+    async fn may_delete_later(&self) -> Result<(), Refusal> {
+        let Some(key) = self.observed.group_key() else {
+            return Ok(());
+        };
+        let group = match self.context.hub.find::<SyncGroup>(&key).await {
+            Ok(Some(group)) => group,
+            Ok(None) => return Err(Refusal::Stopped(format!("SyncGroup {} does not exist", key.name))),
+            Err(error) => return Err(Refusal::NotCounted(crate::chain(&error))),
+        };
+        let (objects, cluster) = (self.context.objects, self.observed.cluster.as_deref());
+        match prune_stop(objects, &group, cluster, self.context.clock.now()) {
+            Some(stop) => Err(Refusal::Stopped(stop.why)),
+            None => Ok(()),
+        }
+    }
+}
+
 impl Budgets for BudgetsOf<'_> {
     fn is_granted(&self, doomed: usize) -> bool {
         is_granted(&self.observed.object, self.deletions(doomed, 0, None))
@@ -58,6 +80,9 @@ impl Budgets for BudgetsOf<'_> {
         approved: Option<&'a str>,
     ) -> BoxFuture<'a, Result<(), Refusal>> {
         async move {
+            if self.is_later {
+                self.may_delete_later().await?;
+            }
             let now = self.context.clock.now();
             let approvals = &self.observed.approvals;
             let used = approved.map(|digest| approvals.used_after(digest, now));

@@ -62,6 +62,12 @@ pub(super) fn evaluate(
         Some(PruneBlocker::Budget(deletions)) => {
             return over_budget(context, sync, deletion_hold::of(deletions));
         }
+        Some(PruneBlocker::Stopped(why)) => {
+            // Objects whose grace has ended stay pending, and the target is applied without their deletion.
+            if let Some(hold) = &sync.observed.status.held_deletions {
+                return stopped(context, sync, hold.clone(), why);
+            }
+        }
         Some(PruneBlocker::NotCounted(why)) => {
             let message = format!("prune skipped: cannot count the deletions: {why}");
             return failed(context, sync, wanted, Cause::new("DeletionsNotCounted", message));
@@ -112,6 +118,20 @@ fn over_budget(context: SyncContext<'_>, sync: &ValidSync<'_>, hold: DeletionHol
         ),
         attempts: 1,
         retry_at: next_check.unwrap_or_else(|| context.clock.now()),
+        deletion_hold: Some(hold),
+    })
+}
+
+/// Returns the outcome if the deletions may be made, and the group deletes nothing now.
+fn stopped(context: SyncContext<'_>, sync: &ValidSync<'_>, hold: DeletionHold, why: &str) -> Outcome {
+    schedule_check(context, sync);
+    let retry_at = waits::from(context.clock.now(), sync.observed.retry_interval());
+    context.caches.deadlines.set(&sync.observed.key, retry_at);
+    let message = deletion_hold::message(&deletion_hold::Subject::of(sync.observed), &hold);
+    Outcome::Failed(Failure {
+        cause: Cause::new(deletion_hold::REASON, format!("{why}: {message}")),
+        attempts: 1,
+        retry_at,
         deletion_hold: Some(hold),
     })
 }

@@ -153,6 +153,10 @@ fn next(context: SyncContext<'_>, sync: &ValidSync<'_>, step: &Step, done: Optio
     match (step, outcome) {
         (_, Some(Outcome::Lost { .. } | Outcome::NotAllowed(_))) => Next::Retry(observed.retry_interval()),
         (_, Some(Outcome::Busy(pause))) => Next::After(pause.left()),
+        // The group enqueues the Sync when it is resumed. The cache may not have its state yet.
+        (_, Some(Outcome::Applied(_))) if done.is_some_and(|done| done.is_stopped) => {
+            Next::Retry(observed.retry_interval())
+        }
         (_, Some(Outcome::Failed(failure))) => Next::at(failure.retry_at, context.clock.now()),
         (_, Some(Outcome::Applied(_) | Outcome::Unchanged)) | (Step::CheckHealth(_), None) => {
             let pending = done.and_then(|done| done.pending.as_ref());

@@ -14,6 +14,7 @@ use starling_core::target::{self, Owner};
 use tokio::time::Instant;
 
 use super::super::cluster::reach;
+use super::super::group_state::{Stop, prune_stop};
 use super::super::names::{ClusterId, OwnerLabel, Uid};
 use super::{approvals, dependencies};
 use crate::controller::cache::ObjectKey;
@@ -38,6 +39,8 @@ pub(super) struct Observed {
     pub(super) owner: OwnerLabel,
     /// The approvals of deletions that apply to the Sync.
     pub(super) approvals: Approvals,
+    /// Why deletions that are pending or held wait for the group; `None` also if there are none.
+    pub(super) stop: Option<Stop>,
 }
 
 pub(super) fn observe(context: SyncContext<'_>, key: &ObjectKey) -> Option<Observed> {
@@ -52,7 +55,14 @@ pub(super) fn observe(context: SyncContext<'_>, key: &ObjectKey) -> Option<Obser
         None => Owner::Alone { sync: &key.name },
     };
     let group = group.and_then(|group| context.objects.groups.get(&group));
+    let has_deletions = object
+        .status
+        .as_ref()
+        .is_some_and(|status| status.pending_deletions.is_some() || status.held_deletions.is_some());
+    let stop = group.as_deref().filter(|_| has_deletions);
+    let now = context.clock.now();
     Some(Observed {
+        stop: stop.and_then(|group| prune_stop(context.objects, group, cluster.as_deref(), now)),
         approvals: approvals::observe(context, key, &object, group.as_deref()),
         owner: OwnerLabel::new(context.installation, &key.namespace, owner),
         status: object.status.clone().unwrap_or_default(),

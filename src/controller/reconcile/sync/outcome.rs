@@ -13,6 +13,8 @@ pub(super) struct Done {
     pub(super) attempted_at: Option<Timestamp>,
     /// The objects whose deletion is pending after the attempt; `None`: not known.
     pub(super) pending: Option<Option<PendingDeletions>>,
+    /// Whether deletions wait for the group.
+    pub(super) is_stopped: bool,
 }
 
 impl From<Outcome> for Done {
@@ -21,6 +23,7 @@ impl From<Outcome> for Done {
             outcome,
             attempted_at: None,
             pending: None,
+            is_stopped: false,
         }
     }
 }

@@ -25,14 +25,18 @@ pub(super) fn due(context: SyncContext<'_>, observed: &Observed) -> Option<Times
     due_of(context, observed, pending(observed))
 }
 
-/// Returns when the first grace of these objects ends.
+/// Returns when the first grace of these objects ends, or later, if the group deletes nothing until then.
 pub(super) fn due_of(
     context: SyncContext<'_>,
     observed: &Observed,
     pending: Option<&PendingDeletions>,
 ) -> Option<Timestamp> {
     let length = observed.object.spec.template.prune_grace.as_std();
-    grace::due(pending, length, &context.clock.jumps())
+    let due = grace::due(pending, length, &context.clock.jumps())?;
+    match &observed.stop {
+        None => Some(due),
+        Some(stop) => stop.until.map(|until| until.max(due)),
+    }
 }
 
 /// Returns whether an attempt has something to delete or to give up now.
@@ -59,6 +63,9 @@ pub(super) fn remark(pending: &PendingDeletions, observed: &Observed) -> String 
         "{} objects are no longer in git and are deleted {length} after {}: {names}",
         pending.count, pending.first_time
     );
+    if let Some(stop) = &observed.stop {
+        remark = format!("{remark}; they stay as long as {}", stop.why);
+    }
     let unreadable = undeleted(&observed.object, observed.group.as_deref()).unreadable;
     if let Some((kind, value)) = unreadable {
         remark = format!(
@@ -95,6 +102,7 @@ fn undeleted(sync: &SyncResource, group: Option<&SyncGroup>) -> Undeleted {
 mod tests {
     use serde_json::json;
 
+    use super::super::super::group_state::Stop;
     use super::super::validate::tests::mk_observed;
     use super::*;
 
@@ -120,12 +128,17 @@ mod tests {
             observed.object = std::sync::Arc::new(object);
             assert_eq!(is_undeleted(&observed), expected, "{value}");
         }
+        observed.stop = Some(Stop {
+            why: "SyncGroup web is suspended".into(),
+            until: None,
+        });
         let remark = remark(&pending, &observed);
         for part in [
             "12 objects",
             "1h after 2026-07-01T10:00:00Z",
             "and 11 more",
             "\"yesterday\"",
+            "as long as SyncGroup web is suspended",
             "10:30:00Z",
         ] {
             assert!(remark.contains(part), "{remark}");

@@ -114,6 +114,7 @@ pub(super) mod tests {
             dependencies: Dependencies::Done,
             owner: OwnerLabel::new("installation", "shop", Owner::Alone { sync: "web" }),
             approvals: starling_core::deletion_approval::Approvals::default(),
+            stop: None,
         }
     }
 

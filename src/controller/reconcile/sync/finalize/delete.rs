@@ -97,6 +97,8 @@ async fn pass(context: SyncContext<'_>, observed: &Observed, member: &Member) ->
             context,
             observed,
             target: ENDING,
+            // The state of the group was read in this pass.
+            is_later: false,
         },
         approved: &observed.approvals.digests(),
         deadline: observed.deadline(),
