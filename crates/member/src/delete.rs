@@ -48,7 +48,7 @@ pub struct DeleteOutcome {
     /// ordered by key.
     pub released: Vec<ObjectId>,
     /// Objects that were given up and not deleted, ordered by key: they were there before Starling, and their deletion
-    /// would delete others.
+    /// would require an approval.
     pub let_go: Vec<ObjectId>,
     /// Objects that are deleted and wait for their finalizers, ordered by key.
     pub terminating: Vec<ObjectId>,
@@ -146,14 +146,23 @@ impl Member {
         let entries: Vec<Entry> = entries
             .filter(|entry| !job.siblings.contains(&entry.key) && !is_let_go(entry, of_kind))
             .collect();
-        let found = self.doomed(job.owner, &entries, attempt).await?;
-        if found.begin.is_empty() {
-            return Ok(Some(found.asking));
-        }
+        let mut found = self.doomed(job.owner, &entries, attempt).await?;
+        let asking = std::mem::take(&mut found.asking);
         let confirmation = Confirmation {
             kinds: job.confirm,
-            objects: &found.asking,
+            objects: &asking,
         };
+        // Only the member says which objects ask for an approval.
+        let let_go: BTreeSet<ObjectId> = entries
+            .iter()
+            .filter(|entry| is_let_go(entry, confirmation))
+            .map(|entry| entry.key.clone())
+            .collect();
+        found.entries.retain(|entry| !let_go.contains(&entry.key));
+        found.begin.retain(|key| !let_go.contains(key));
+        if found.begin.is_empty() {
+            return Ok(Some(asking));
+        }
         let held = |excess| HeldDeletions::new(ENDING, &found.entries, inventory.len(), confirmation, excess);
         let digest = digest_of(ENDING, &found.entries);
         let approved = is_approved(job.approved, &digest).then_some(&*digest);
@@ -164,7 +173,7 @@ impl Member {
             return Ok(None);
         }
         match job.budgets.count(&found.begin, 0, approved).await {
-            Ok(()) => return Ok(Some(found.asking)),
+            Ok(()) => return Ok(Some(asking)),
             Err(Refusal::NotCounted(why) | Refusal::Stopped(why)) => outcome.not_counted = Some(why),
             Err(Refusal::Held(excess)) => outcome.held = Some(held(Some(excess))),
         }

@@ -173,8 +173,8 @@ pub struct ApplyPlan<'a> {
     /// Objects that another Sync of the same owner holds or is about to hold. They leave the inventory once they have
     /// the label of the other Sync, and are not deleted.
     pub handed_over: Vec<Entry>,
-    /// Objects that were there before Starling and whose deletion would delete others ([`is_let_go`]). Their label and
-    /// fields are given up, and they are not deleted.
+    /// Objects that were there before Starling and whose deletion would require an approval ([`is_let_go`]). Their
+    /// labels and annotations are given up, and they are not deleted.
     pub let_go: Vec<Entry>,
     /// Objects that a user took back from deletion ([`Grace::undeleted`]). As with `let_go`, they are given up.
     pub undeleted: Vec<Entry>,

@@ -147,13 +147,13 @@ pub fn left_over(inventory: &Inventory, desired: &RenderedSet) -> Vec<Entry> {
     left.filter_map(|(key, _)| inventory.entry(key)).collect()
 }
 
-/// Reports whether an object is let go of and not deleted: its deletion would delete others, and it is not known that
-/// an apply created it. A namespace that a person made has content that no inventory lists. The namespace of the
-/// inventories is never deleted: all Syncs of the cluster would lose them.
+/// Reports whether an object is let go of and not deleted: its deletion requires an approval, and it is not known that
+/// an apply created it. A namespace that a person made has content that no inventory lists, and what a person protects
+/// and made is theirs. The namespace of the inventories is never deleted: all Syncs of the cluster would lose them.
 #[must_use]
 pub fn is_let_go(entry: &Entry, confirmation: Confirmation<'_>) -> bool {
     let has_inventories = entry.key.kind == "Namespace" && entry.key.name == SYSTEM_NAMESPACE;
-    confirmation.takes_others_along(&entry.key) && (has_inventories || entry.listed.origin != Origin::Created)
+    confirmation.is_required(&entry.key) && (has_inventories || entry.listed.origin != Origin::Created)
 }
 
 /// Returns why nothing may be pruned, whatever left the render.

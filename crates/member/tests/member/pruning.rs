@@ -293,6 +293,39 @@ async fn an_object_that_is_taken_back_keeps_its_content() {
     assert!(error.to_string().contains("starling-released"), "{error}");
 }
 
+/// A person made the object and protects it: there is nothing to approve.
+#[tokio::test]
+async fn an_adopted_object_that_asks_for_an_approval_is_let_go_of() {
+    for deleted_with_its_sync in [false, true] {
+        let mut world = World::new(&format!("adopted-confirm-{deleted_with_its_sync}")).await;
+        world.create_map("theirs", &json!({"k": "1"})).await;
+        let confirm = json!({"metadata": {"annotations": {"starling.dev/deletion": "Confirm"}}});
+        world.edit("theirs", &confirm).await;
+        let (a, theirs) = (world.map("a", &json!({})), world.map("theirs", &json!({"k": "1"})));
+        world.apply_ok(&[a.clone(), theirs.clone()]).await;
+        if deleted_with_its_sync {
+            let job = DeleteJob {
+                owner: &world.owner,
+                siblings: &BTreeSet::new(),
+                budgets: &NoBudgets,
+                confirm: &Default::default(),
+                approved: "",
+                deadline: soon(),
+            };
+            let outcome = world.member.delete(job).await;
+            assert!(outcome.is_complete(), "{outcome:?}");
+            assert_eq!(outcome.let_go, [theirs.key]);
+        } else {
+            let outcome = world.apply(&[a]).await;
+            assert!(outcome.prune_blocker.is_none(), "{outcome:?}");
+            assert_eq!(outcome.let_go, [theirs.key]);
+        }
+        assert_eq!(world.value("theirs", "k").await.as_deref(), Some("1"));
+        let live = world.maps().get("theirs").await.unwrap();
+        assert!(!live.labels().contains_key(OWNER_LABEL), "{live:?}");
+    }
+}
+
 /// Values that an apply took from another manager by force: nobody knows what was there before, so they stay.
 #[tokio::test]
 async fn what_is_let_go_of_keeps_its_content() {
