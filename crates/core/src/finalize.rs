@@ -93,6 +93,8 @@ pub enum Waiting {
     ParentUnknown(String),
     /// The group has to be resumed, for this reason.
     Group(String),
+    /// Which objects other Syncs take over has to be known, for this reason.
+    Siblings(String),
     /// The named Syncs have to be finalized first.
     Dependents(Vec<String>),
     /// The member has to be reachable, or its Cluster abandoned.

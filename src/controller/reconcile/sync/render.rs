@@ -52,6 +52,16 @@ pub(super) enum SyncRenderError {
 }
 
 impl SyncRenderError {
+    /// Reports whether the same template and revision cannot be rendered later either: they are broken in git, or name
+    /// a Source that does not exist.
+    pub(super) fn is_permanent(&self) -> bool {
+        match self {
+            Self::SourceNotFound { .. } | Self::Revision(_) => true,
+            Self::Render(RenderFailure::Render(error)) => is_permanent(error),
+            Self::Origin(_) | Self::Keys(_) | Self::Render(RenderFailure::Tree(_) | RenderFailure::Copy(_)) => false,
+        }
+    }
+
     /// Returns the reason of Ready.
     pub(super) fn reason(&self) -> &'static str {
         match self {
@@ -66,6 +76,26 @@ impl SyncRenderError {
             },
         }
     }
+}
+
+/// Reports whether a build fails whenever it is tried again. All other errors pass: a commit that is fetched again, a
+/// Source that is ready again, a process with more time or memory.
+fn is_permanent(error: &RenderError) -> bool {
+    matches!(
+        error,
+        RenderError::PathOutside { .. }
+        | RenderError::PathMissing { .. }
+        | RenderError::BadNamespace { .. }
+        | RenderError::Refused { .. }
+        | RenderError::Ambiguous { .. }
+        | RenderError::Yaml { .. }
+        | RenderError::Incomplete { .. }
+        | RenderError::Duplicate { .. }
+        | RenderError::OfStarling { .. }
+        | RenderError::NotAMapping { .. }
+        | RenderError::TooLarge { .. }
+        | RenderError::Failed { .. }
+    )
 }
 
 /// Returns the rendered set from the cache, or renders it.
@@ -106,4 +136,32 @@ pub(super) async fn render(
         left_to_others: render.ignore,
     };
     Ok(context.renders.get(job).await?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn what_passes_is_not_permanent() {
+        let build = |error| SyncRenderError::Render(RenderFailure::Render(Arc::new(error)));
+        let (program, limit) = ("kustomize", Duration::from_secs(1));
+        let path = || "app".to_owned();
+        for (error, expected) in [
+            (build(RenderError::PathMissing { path: path() }), true),
+            (SyncRenderError::SourceNotFound { name: path() }, true),
+            (build(RenderError::TimedOut { program, limit }), false),
+            (build(RenderError::Abandoned), false),
+            (
+                SyncRenderError::Render(RenderFailure::Copy(Arc::new(io::Error::other("disk")))),
+                false,
+            ),
+        ] {
+            assert_eq!(error.is_permanent(), expected, "{error}");
+        }
+    }
 }

@@ -6,8 +6,9 @@
 //!
 //! Syncs of the same group are at the same release in the end, so that what they will render is known; a sibling of the
 //! group that cannot be rendered stops a prune. Other groups roll out on their own: an object is handed over to them if
-//! they render it now, in their rollout, or at the head of their Source. One that cannot be rendered is skipped,
-//! because the mistake of one group must not stop the others.
+//! they render it now, in their rollout, or at the head of their Source. One that is broken in git is skipped, because
+//! the mistake of one group must not stop the others. One that cannot be rendered for now (a lost commit, a Source that
+//! is not ready, a timeout) stops the deletion until it can.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -105,21 +106,28 @@ impl Siblings for SiblingsOf<'_> {
 }
 
 impl SiblingsOf<'_> {
-    /// Returns the objects of the current siblings. Siblings that cannot be rendered are skipped: a deletion must not
+    /// Returns the objects of the current siblings. Siblings that are broken in git are skipped: a deletion must not
     /// wait for the mistakes of another Sync, and objects that a sibling has applied carry its label and are safe.
-    pub(super) async fn current_objects(&self) -> BTreeSet<ObjectId> {
+    ///
+    /// # Errors
+    /// Why the objects of a sibling are unknown for now.
+    pub(super) async fn current_objects(&self) -> Result<BTreeSet<ObjectId>, String> {
         let mut keys = BTreeSet::new();
         let siblings = self.current().into_iter().chain(self.of_other_groups());
         for sibling in siblings {
             match self.keys(&sibling).await {
                 Ok(objects) => keys.extend(objects),
-                Err(error) => {
+                Err(error) if error.is_permanent() => {
                     let (sync, error) = (&self.observed.key, crate::chain(&error));
                     tracing::warn!(%sync, sibling = %sibling.name, %error, "cannot render a sibling");
                 }
+                Err(source) => {
+                    let sibling = sibling.name;
+                    return Err(crate::chain(&SiblingError::Build { sibling, source }));
+                }
             }
         }
-        keys
+        Ok(keys)
     }
 
     /// Returns the objects that a Sync of another group will render at a revision; `None`: that is not known.
@@ -137,7 +145,7 @@ impl SiblingsOf<'_> {
         for sibling in self.upcoming()? {
             match self.keys(&sibling).await {
                 Ok(objects) => keys.extend(objects),
-                Err(_) if sibling.optional => {}
+                Err(error) if sibling.optional && error.is_permanent() => {}
                 Err(source) => {
                     return Err(SiblingError::Build {
                         sibling: sibling.name,

@@ -1,9 +1,12 @@
 //! One pass over the objects of a Sync that is being deleted.
 
+use std::collections::BTreeSet;
+
 use starling_core::apply::HeldDeletions;
 use starling_core::backoff;
 use starling_core::deletion_approval::ENDING;
 use starling_core::finalize::{Orphaned, Waiting};
+use starling_core::object::ObjectId;
 
 use super::super::super::ReconcileError;
 use super::super::access::{self, AccessError, ResponseRecorder};
@@ -47,7 +50,14 @@ pub(super) async fn delete(context: SyncContext<'_>, observed: &Observed) -> Res
         .start_rates
         .wait_for_attempt(&observed.cluster_key())
         .await;
-    let deleted = pass(context, observed, &member).await;
+    let siblings = match Box::pin(SiblingsOf { context, observed }.current_objects()).await {
+        Ok(siblings) => siblings,
+        Err(why) => {
+            report::waiting(context, observed, &Waiting::Siblings(why)).await?;
+            return Ok(retry(observed));
+        }
+    };
+    let deleted = pass(context, observed, &member, &siblings).await;
     if deleted.is_complete() {
         return complete(context, observed, &deleted).await;
     }
@@ -87,11 +97,15 @@ fn enter(context: SyncContext<'_>, observed: &Observed) -> Result<Member, Access
     access::enter(context, observed, &spec.template.service_account_name)
 }
 
-async fn pass(context: SyncContext<'_>, observed: &Observed, member: &Member) -> DeleteOutcome {
-    let siblings = Box::pin(SiblingsOf { context, observed }.current_objects()).await;
+async fn pass(
+    context: SyncContext<'_>,
+    observed: &Observed,
+    member: &Member,
+    siblings: &BTreeSet<ObjectId>,
+) -> DeleteOutcome {
     let job = DeleteJob {
         owner: observed.owner.as_str(),
-        siblings: &siblings,
+        siblings,
         confirm: context.budgets.confirmed_kinds(),
         budgets: &BudgetsOf {
             context,

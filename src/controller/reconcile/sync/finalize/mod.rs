@@ -92,7 +92,7 @@ pub(super) async fn finalize(context: SyncContext<'_>, observed: &Observed) -> R
             report::waiting(context, observed, &waiting).await?;
             Ok(match waiting {
                 // A resumed group enqueues the Sync. The retry is for a watch that delivers nothing.
-                Waiting::Group(_) => Next::Retry(observed.retry_interval()),
+                Waiting::Group(_) | Waiting::Siblings(_) => Next::Retry(observed.retry_interval()),
                 Waiting::ParentUnknown(_) | Waiting::NotCounted(_) => Next::Retry(waits::PARENT_RETRY),
                 // A change of the dependents or the Cluster enqueues the Sync.
                 Waiting::Dependents(_) | Waiting::Cluster(_) => Next::OnEvent,

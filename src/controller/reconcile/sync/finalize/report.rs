@@ -75,6 +75,11 @@ pub(super) async fn waiting(
             "AwaitingManagementCluster",
             format!("cannot count the deletions: {why}"),
         ),
+        Waiting::Siblings(why) => (
+            ConditionStatus::False,
+            "HandOverUnknown",
+            format!("no object is deleted: another Sync may own these objects: {why}"),
+        ),
         Waiting::Group(why) => (
             ConditionStatus::False,
             "GroupStopped",
