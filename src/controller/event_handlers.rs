@@ -204,10 +204,11 @@ impl EventHandlers<'_> {
 /// approval, which it forgets once it is gone.
 fn has_deletions(sync: &SyncResource) -> bool {
     let status = sync.status.as_ref();
-    sync.metadata.deletion_timestamp.is_some() || status.is_some_and(|status| {
-        let deletions = status.deletions.as_ref();
-        status.held_deletions.is_some()
-            || status.pending_deletions.is_some()
-            || deletions.is_some_and(|deletions| !deletions.used.is_empty())
-    })
+    sync.metadata.deletion_timestamp.is_some()
+        || status.is_some_and(|status| {
+            let deletions = status.deletions.as_ref();
+            status.held_deletions.is_some()
+                || status.pending_deletions.is_some()
+                || deletions.is_some_and(|deletions| !deletions.used.is_empty())
+        })
 }

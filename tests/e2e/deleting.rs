@@ -224,11 +224,17 @@ fn a_manually_deleted_sync_of_a_group_is_recreated_and_its_objects_stay() -> Res
 
         // The same in a suspended group, which waits with it.
         let suspend = |suspend: bool| json!({"spec": {"suspend": suspend}});
-        scene.fleet().patch::<SyncGroup>(scene.name, suspend(true)).await?;
+        scene
+            .fleet()
+            .patch::<SyncGroup>(scene.name, suspend(true))
+            .await?;
         scene.fleet().delete::<SyncResource>(&before.name_any()).await?;
         let waits = |sync: &SyncResource| sync_ready(sync) == ("False".into(), "GroupStopped".into());
         let waiting = scene.sync("m1", "waits for its group", waits).await?;
-        scene.fleet().patch::<SyncGroup>(scene.name, suspend(false)).await?;
+        scene
+            .fleet()
+            .patch::<SyncGroup>(scene.name, suspend(false))
+            .await?;
         let recreated = |sync: &SyncResource| sync.uid() != waiting.uid() && sync_ready(sync).0 == "True";
         scene.sync("m1", "recreated", recreated).await?;
         assert_eq!(scene.map("m1", "a").await?.context("a")?.uid(), uid);
@@ -495,8 +501,11 @@ fn a_removal_that_was_taken_back_before_the_member_returned_deletes_nothing() ->
         let commit = scene.commit(&[("a", "one")])?;
         scene.follow_main().await?;
         scene.select(&["m4", "m5"]).await?;
-        scene.group(json!({}), json!({"deletionPolicy": "Delete"})).await?;
-        let patch = json!({"spec": {"whenUnselected": "Delete", "unselectedGrace": "0s", "maxUnselected": "100%"}});
+        scene
+            .group(json!({}), json!({"deletionPolicy": "Delete"}))
+            .await?;
+        let patch =
+            json!({"spec": {"whenUnselected": "Delete", "unselectedGrace": "0s", "maxUnselected": "100%"}});
         scene.fleet().patch::<SyncGroup>(scene.name, patch).await?;
         scene.succeeded(&commit).await?;
         let before = scene.map("m5", "a").await?.context("a")?.uid();
@@ -512,7 +521,9 @@ fn a_removal_that_was_taken_back_before_the_member_returned_deletes_nothing() ->
         until_gone::<SyncResource>(scene, &scene.sync_name("m5")).await?;
         scene.proxy("m5")?.refuse(false).await?;
         scene.world.look_at("m5").await?;
-        scene.sync("m5", "ready", |sync| sync_ready(sync).0 == "True").await?;
+        scene
+            .sync("m5", "ready", |sync| sync_ready(sync).0 == "True")
+            .await?;
         assert_eq!(scene.map("m5", "a").await?.context("a")?.uid(), before);
         Ok(())
     })
@@ -538,7 +549,10 @@ fn a_sync_that_was_suspended_unnoticed_keeps_its_objects() -> Result<()> {
             .query_contains("watch=");
         let silent = hub.on(watches, Fault::Latency(Duration::from_secs(600)));
         hub.cut_connections();
-        wait::until(TIMEOUT, "the watch of Syncs is silent", async || silent.fired() > 0).await?;
+        wait::until(TIMEOUT, "the watch of Syncs is silent", async || {
+            silent.fired() > 0
+        })
+        .await?;
 
         let patch = json!({"spec": {"suspend": true}});
         scene.fleet().patch::<SyncResource>(&name, patch).await?;

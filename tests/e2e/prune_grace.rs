@@ -113,7 +113,10 @@ fn an_object_whose_grace_ends_in_a_suspended_group_stays_until_it_is_resumed() -
         drop_map(scene, "b")?;
         let pending = until_pending(scene, 1).await?;
         let suspend = |suspend: bool| json!({"spec": {"suspend": suspend}});
-        scene.fleet().patch::<SyncGroup>(scene.name, suspend(true)).await?;
+        scene
+            .fleet()
+            .patch::<SyncGroup>(scene.name, suspend(true))
+            .await?;
 
         let says = |sync: &SyncResource| {
             let status = sync.status.clone().unwrap_or_default();
@@ -135,7 +138,10 @@ fn an_object_whose_grace_ends_in_a_suspended_group_stays_until_it_is_resumed() -
         scene.sync("m1", "says what the prune waits for", says).await?;
         assert_eq!(scene.value("m1", "b").await?.as_deref(), Some("one"));
 
-        scene.fleet().patch::<SyncGroup>(scene.name, suspend(false)).await?;
+        scene
+            .fleet()
+            .patch::<SyncGroup>(scene.name, suspend(false))
+            .await?;
         scene.until_value("m1", "b", None).await?;
         until_pending(scene, 0).await?;
         Ok(())

@@ -1,10 +1,12 @@
 //! Objects that left the repository are pruned, but only if that is certain.
 
-use anyhow::Result;
-use serde_json::json;
+use anyhow::{Context, Result};
+use http::Method;
+use serde_json::{Value, json};
 use starling_api::SyncGroupStatus;
+use starling_testkit::{Change, RequestInfo};
 
-use crate::world::{all, problems, shared_scene, sync_ready};
+use crate::world::{all, config_map, problems, shared_scene, sync_ready};
 
 const MEMBERS: [&str; 2] = ["m1", "m2"];
 
@@ -74,6 +76,50 @@ fn an_empty_folder_prunes_nothing_and_is_reported() -> Result<()> {
         for name in ["a", "b"] {
             assert_eq!(scene.values(&MEMBERS, name).await?, [None, None], "{name}");
         }
+        Ok(())
+    })
+}
+
+/// One release takes the operator from one entry and its instances from another, which depends on it: the instances go
+/// first, although the operator's entry is applied first.
+#[test]
+fn what_dependents_delete_goes_before_what_they_depend_on() -> Result<()> {
+    shared_scene("dependents-first", async |scene| {
+        let map = |name: &str| config_map(&scene.own(name), "one");
+        let maps = ["base", "operator", "top", "instance"].map(map);
+        let paths = [
+            "base/a.yaml",
+            "base/operator.yaml",
+            "top/a.yaml",
+            "top/instance.yaml",
+        ];
+        let files: Vec<(&str, &str)> = paths.into_iter().zip(maps.iter().map(String::as_str)).collect();
+        let commit = scene.repo.commit(&files, "two folders")?;
+        scene.follow_main().await?;
+        scene.select(&["m1"]).await?;
+        let entry = |name: &str, on: Value| json!({"name": name, "sourceRef": {"name": scene.name}, "path": format!("./{name}"), "dependsOn": on});
+        let entries = [entry("base", json!([])), entry("top", json!([{"name": "base"}]))];
+        let spec = json!({"clusterSelector": scene.selector(), "syncs": entries});
+        scene.fleet().put_group(scene.name, spec).await?;
+        scene.succeeded(&commit).await?;
+
+        let removed = [
+            Change::Remove("base/operator.yaml"),
+            Change::Remove("top/instance.yaml"),
+        ];
+        scene.repo.commit_to("main", &removed, "without the operator")?;
+        scene.until_value("m1", "operator", None).await?;
+        scene.until_value("m1", "instance", None).await?;
+        let requests = scene.proxy("m1")?.requests();
+        let deleted = |name: &str| {
+            let end = format!("/configmaps/{}", scene.own(name));
+            let is = |request: &RequestInfo| request.method == Method::DELETE && request.path.ends_with(&end);
+            requests
+                .iter()
+                .position(is)
+                .context(format!("{name} was not deleted"))
+        };
+        assert!(deleted("instance")? < deleted("operator")?);
         Ok(())
     })
 }

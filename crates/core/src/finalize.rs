@@ -292,7 +292,10 @@ mod tests {
         for wanted in [false, true] {
             for cluster in [away(), Target::Ready] {
                 let held = decide(|i| (i.stopped, i.wanted, i.cluster) = (stopped(), wanted, cluster));
-                assert_eq!(held, Finalize::Wait(Waiting::Group("SyncGroup web is suspended".into())));
+                assert_eq!(
+                    held,
+                    Finalize::Wait(Waiting::Group("SyncGroup web is suspended".into()))
+                );
             }
         }
         // What leaves the objects on the member does not wait.

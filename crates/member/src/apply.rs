@@ -118,7 +118,16 @@ impl Member {
         // written object, the records have the UIDs, and the next attempt finds deleted objects gone.
         self.write_objects(job, &plan, confirmation, attempt, outcome)
             .await?;
-        self.keep_inventory(plan.claim, attempt, outcome).await
+        let mut claim = plan.claim;
+        if let Some(PruneBlocker::Stopped(_)) = &outcome.prune_blocker {
+            // The target is applied, and only the inventory says that something is left to delete.
+            let waiting = plan.prune.into_iter().flat_map(|(_, entries)| entries);
+            for entry in job.grace.begin(waiting.collect(), &before) {
+                claim.set_left_at(&entry.key, entry.listed.left_at);
+                claim.hold(&entry.key, entry.listed.held_of);
+            }
+        }
+        self.keep_inventory(claim, attempt, outcome).await
     }
 
     /// Applies all phases and, if nothing failed, prunes.

@@ -99,7 +99,14 @@ impl Member {
         let asking = asking(&object.key, live.asks_to_confirm());
         let confirmation = confirmation(job, &asking);
         Ok(Some(
-            match recreation(&object.key, requested, step.claim, job.owner, live.live(), confirmation) {
+            match recreation(
+                &object.key,
+                requested,
+                step.claim,
+                job.owner,
+                live.live(),
+                confirmation,
+            ) {
                 Recreation::Refuse(advice) => Err(advice),
                 Recreation::Do { uid } => Ok(RecreationTarget {
                     uid,

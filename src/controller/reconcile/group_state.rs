@@ -80,7 +80,8 @@ pub(super) fn is_paused(objects: &ObjectCaches, group: &SyncGroup) -> bool {
 /// Reports whether a group wants the Sync of an entry on a cluster. An entry that a rollback lacks is in the spec and
 /// not wanted: the rollback removes it.
 pub(super) fn wants(group: &SyncGroup, entry: &str, cluster: &Cluster) -> bool {
-    let is_deleted = group.metadata.deletion_timestamp.is_some() || cluster.metadata.deletion_timestamp.is_some();
+    let is_deleted =
+        group.metadata.deletion_timestamp.is_some() || cluster.metadata.deletion_timestamp.is_some();
     let has_entry = group.spec.syncs.iter().any(|one| one.name == entry);
     let rollout = group.status.as_ref().and_then(|status| status.rollout.as_ref());
     let is_rolled_back = rollout

@@ -58,21 +58,30 @@ impl Grace<'_> {
     /// Splits the objects that left the render. A grace that begins now counts the objects of the inventory now: at its
     /// end, the objects that replaced them would hide how large the share was.
     pub(super) fn split(&self, left: Vec<Entry>, inventory: &Inventory) -> Split {
-        let of = inventory.iter().filter(|(_, uid)| !uid.is_empty()).count();
         let mut split = Split::default();
-        for mut entry in left {
+        for entry in left {
             let left_at = entry.listed.left_at;
             if self.is_undeleted(left_at) {
                 split.undeleted.push(entry);
             } else if self.is_over(left_at) {
                 split.due.push(entry);
             } else {
-                entry.listed.left_at = Some(self.start(left_at));
-                entry.listed.held_of.get_or_insert(of);
                 split.pending.push(entry);
             }
         }
+        split.pending = self.begin(split.pending, inventory);
         split
+    }
+
+    /// Returns the entries with the start of their grace, and the number of objects of the inventory then.
+    #[must_use]
+    pub fn begin(&self, mut entries: Vec<Entry>, inventory: &Inventory) -> Vec<Entry> {
+        let of = inventory.iter().filter(|(_, uid)| !uid.is_empty()).count();
+        for entry in &mut entries {
+            entry.listed.left_at = Some(self.start(entry.listed.left_at));
+            entry.listed.held_of.get_or_insert(of);
+        }
+        entries
     }
 
     fn is_undeleted(&self, left_at: Option<Timestamp>) -> bool {

@@ -234,7 +234,10 @@ mod tests {
                 Recreation::Refuse(advice) => Some(advice),
             };
             assert_eq!(refused.is_some(), expected.is_some(), "{name}: {refused:?}");
-            assert!(refused.unwrap_or_default().contains(expected.unwrap_or_default()), "{refused:?}");
+            assert!(
+                refused.unwrap_or_default().contains(expected.unwrap_or_default()),
+                "{refused:?}"
+            );
         }
     }
 }

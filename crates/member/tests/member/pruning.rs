@@ -258,7 +258,11 @@ async fn an_object_that_is_taken_back_keeps_its_content() {
     world.apply_ok(std::slice::from_ref(&a)).await;
     world.grace.undeleted = Some(world.grace.now);
     let outcome = world.apply(std::slice::from_ref(&a)).await;
-    assert_eq!(outcome.undeleted, [content.key.clone(), role.key.clone()], "{outcome:?}");
+    assert_eq!(
+        outcome.undeleted,
+        [content.key.clone(), role.key.clone()],
+        "{outcome:?}"
+    );
     assert_eq!(world.inventory_names().await, ["a"]);
 
     assert_eq!(world.value("b", "k").await.as_deref(), Some("1"));
@@ -272,15 +276,14 @@ async fn an_object_that_is_taken_back_keeps_its_content() {
     assert_eq!(live.rules.map(|rules| rules.len()), Some(1));
     let managers = live.metadata.managed_fields.unwrap();
     assert!(
-        managers.iter().all(|entry| entry.manager.as_deref() != Some("starling")),
+        managers
+            .iter()
+            .all(|entry| entry.manager.as_deref() != Some("starling")),
         "{managers:?}"
     );
 
     // Git has it again, with the same values: it is adopted. Other values are reported as a conflict.
-    assert_eq!(
-        world.apply_ok(&[a.clone(), content]).await,
-        ["configured b"]
-    );
+    assert_eq!(world.apply_ok(&[a.clone(), content]).await, ["configured b"]);
     world.grace.now = "2026-11-24T01:00:00Z".parse().unwrap();
     world.apply_ok(std::slice::from_ref(&a)).await;
     world.grace.undeleted = Some(world.grace.now);
@@ -301,7 +304,10 @@ async fn an_adopted_object_that_asks_for_an_approval_is_let_go_of() {
         world.create_map("theirs", &json!({"k": "1"})).await;
         let confirm = json!({"metadata": {"annotations": {"starling.dev/deletion": "Confirm"}}});
         world.edit("theirs", &confirm).await;
-        let (a, theirs) = (world.map("a", &json!({})), world.map("theirs", &json!({"k": "1"})));
+        let (a, theirs) = (
+            world.map("a", &json!({})),
+            world.map("theirs", &json!({"k": "1"})),
+        );
         world.apply_ok(&[a.clone(), theirs.clone()]).await;
         if deleted_with_its_sync {
             let job = DeleteJob {

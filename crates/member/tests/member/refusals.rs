@@ -340,7 +340,9 @@ async fn t64_an_object_that_asks_for_an_approval_is_not_recreated() {
         Patch::Merge(json!({"metadata": {"annotations": {"starling.dev/deletion": value}}}))
     };
     let confirm = protect("Confirm".into());
-    jobs.patch("job", &PatchParams::default(), &confirm).await.unwrap();
+    jobs.patch("job", &PatchParams::default(), &confirm)
+        .await
+        .unwrap();
     refusal(&mut world, changed.clone(), "starling.dev/deletion: Confirm").await;
 
     let free = protect(serde_json::Value::Null);

@@ -6,11 +6,13 @@ use std::time::Duration;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use starling_api::{DeletionGrant, SyncGroup, UsedApproval};
+use starling_core::deletion_approval::ENDING;
 use starling_core::deletion_budget::{Earlier, Limits};
 use starling_core::object::ObjectId;
 use starling_member::{Budgets, Refusal};
 
 use super::super::group_state::prune_stop;
+use super::dependencies;
 use super::observe::Observed;
 use crate::controller::context::SyncContext;
 use crate::controller::deletion_budgets::{BudgetContext, SyncDeletions, is_granted};
@@ -82,6 +84,13 @@ impl Budgets for BudgetsOf<'_> {
         async move {
             if self.is_later {
                 self.may_delete_later().await?;
+            }
+            // The Syncs of a group are ended in an order of their own.
+            if self.target != ENDING
+                && let Some(why) =
+                    dependencies::dependents_left(self.context, &self.observed.key, &self.observed.object)
+            {
+                return Err(Refusal::Stopped(why));
             }
             let now = self.context.clock.now();
             let approvals = &self.observed.approvals;

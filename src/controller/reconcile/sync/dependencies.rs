@@ -31,13 +31,55 @@ pub(super) fn observe(context: SyncContext<'_>, key: &ObjectKey, sync: &SyncReso
         let other = ObjectKey::new(&key.namespace, name);
         let missing = match context.objects.syncs.get(&other) {
             None => Some(format!("Sync {name:?} not found")),
-            Some(known) => unfinished(context, sync, &known),
+            Some(known) => unfinished(context, sync, &known, Health::Healthy),
         };
         if let Some(message) = missing {
             return Dependencies::Waiting { message };
         }
     }
     Dependencies::Done
+}
+
+/// Returns why the Syncs that depend on this one, in its group and on its cluster, are not done with what they delete
+/// for the same release; `None`: they are, or there are none. Their objects may need what this Sync deletes, such as the
+/// operator that runs their finalizers.
+pub(super) fn dependents_left(
+    context: SyncContext<'_>,
+    key: &ObjectKey,
+    sync: &SyncResource,
+) -> Option<String> {
+    let of = sync.spec.group_ref.as_ref()?;
+    for name in context.objects.syncs.dependents(key) {
+        let other = ObjectKey::new(&key.namespace, &name);
+        // The wait is recorded before the cache is read, so that no change in between is missed.
+        context.caches.waiting.wait(&other, key);
+        let Some(on) = context.objects.syncs.get(&other) else {
+            continue;
+        };
+        let group = on.spec.group_ref.as_ref().map(|of| &of.name);
+        if group != Some(&of.name) || on.spec.cluster_ref != sync.spec.cluster_ref {
+            continue;
+        }
+        let status = on.status.as_ref();
+        let deletes = status
+            .is_some_and(|status| status.pending_deletions.is_some() || status.held_deletions.is_some());
+        if deletes {
+            return Some(format!(
+                "Sync {name:?}, which depends on this one, has objects to delete"
+            ));
+        }
+        if let Some(why) = unfinished(context, sync, &on, Health::Any) {
+            return Some(format!("a dependent is not done: {why}"));
+        }
+    }
+    None
+}
+
+/// Which health the objects of a Sync that is done must have.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Health {
+    Healthy,
+    Any,
 }
 
 /// Returns the names of the Syncs that a Sync depends on.
@@ -71,7 +113,12 @@ fn cycle(context: SyncContext<'_>, key: &ObjectKey) -> Option<Vec<String>> {
 }
 
 /// Returns the reason why `on` is not done for `sync`; `None` if it is done.
-fn unfinished(context: SyncContext<'_>, sync: &SyncResource, on: &SyncResource) -> Option<String> {
+fn unfinished(
+    context: SyncContext<'_>,
+    sync: &SyncResource,
+    on: &SyncResource,
+    health: Health,
+) -> Option<String> {
     let name = on.name_any();
     if on.metadata.deletion_timestamp.is_some() {
         return Some(format!("Sync {name:?} is being deleted"));
@@ -111,6 +158,7 @@ fn unfinished(context: SyncContext<'_>, sync: &SyncResource, on: &SyncResource) 
         )
     };
     match progress(&status, &Admitted::of(on, &wanted, id)) {
+        Progress::Applied(_) if health == Health::Any => None,
         Progress::Applied(applied) => {
             let problem = applied.problem?;
             Some(format!("Sync {name:?} is not healthy: {}", problem.message))

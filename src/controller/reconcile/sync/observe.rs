@@ -61,8 +61,14 @@ pub(super) fn observe(context: SyncContext<'_>, key: &ObjectKey) -> Option<Obser
         .is_some_and(|status| status.pending_deletions.is_some() || status.held_deletions.is_some());
     let stop = group.as_deref().filter(|_| has_deletions);
     let now = context.clock.now();
+    let stop = stop.and_then(|group| {
+        prune_stop(context.objects, group, cluster.as_deref(), now).or_else(|| {
+            let why = dependencies::dependents_left(context, key, &object)?;
+            Some(Stop { why, until: None })
+        })
+    });
     Some(Observed {
-        stop: stop.and_then(|group| prune_stop(context.objects, group, cluster.as_deref(), now)),
+        stop,
         approvals: approvals::observe(context, key, &object, group.as_deref()),
         owner: OwnerLabel::new(context.installation, &key.namespace, owner),
         status: object.status.clone().unwrap_or_default(),

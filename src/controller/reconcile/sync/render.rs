@@ -58,7 +58,9 @@ impl SyncRenderError {
         match self {
             Self::SourceNotFound { .. } | Self::Revision(_) => true,
             Self::Render(RenderFailure::Render(error)) => is_permanent(error),
-            Self::Origin(_) | Self::Keys(_) | Self::Render(RenderFailure::Tree(_) | RenderFailure::Copy(_)) => false,
+            Self::Origin(_)
+            | Self::Keys(_)
+            | Self::Render(RenderFailure::Tree(_) | RenderFailure::Copy(_)) => false,
         }
     }
 
@@ -84,17 +86,17 @@ fn is_permanent(error: &RenderError) -> bool {
     matches!(
         error,
         RenderError::PathOutside { .. }
-        | RenderError::PathMissing { .. }
-        | RenderError::BadNamespace { .. }
-        | RenderError::Refused { .. }
-        | RenderError::Ambiguous { .. }
-        | RenderError::Yaml { .. }
-        | RenderError::Incomplete { .. }
-        | RenderError::Duplicate { .. }
-        | RenderError::OfStarling { .. }
-        | RenderError::NotAMapping { .. }
-        | RenderError::TooLarge { .. }
-        | RenderError::Failed { .. }
+            | RenderError::PathMissing { .. }
+            | RenderError::BadNamespace { .. }
+            | RenderError::Refused { .. }
+            | RenderError::Ambiguous { .. }
+            | RenderError::Yaml { .. }
+            | RenderError::Incomplete { .. }
+            | RenderError::Duplicate { .. }
+            | RenderError::OfStarling { .. }
+            | RenderError::NotAMapping { .. }
+            | RenderError::TooLarge { .. }
+            | RenderError::Failed { .. }
     )
 }
 

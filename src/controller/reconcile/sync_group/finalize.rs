@@ -10,7 +10,9 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use kube::ResourceExt;
 use starling_api::conditions::{self, READY};
-use starling_api::{ABANDON, DeletionPolicy, FINALIZER, IntOrPercent, RolloutStrategy, SyncGroup, SyncResource};
+use starling_api::{
+    ABANDON, DeletionPolicy, FINALIZER, IntOrPercent, RolloutStrategy, SyncGroup, SyncResource,
+};
 use starling_core::finalize::{ParentDeletion, dependents_first};
 use starling_core::group_deletion::{
     DeletedCluster, DeletedGroup, DeletionWait, NextDeletions, next_deletions,
