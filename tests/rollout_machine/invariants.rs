@@ -219,7 +219,8 @@ pub(crate) fn of_sync(
 fn is_intent(record: &AdmissionRecord, written: &Written) -> bool {
     let key = &record.admission.key;
     let is_open = match record.end {
-        None => record.admission.admitted_at == written.at,
+        // The ledger has microseconds.
+        None => record.admission.admitted_at.as_microsecond() == written.at.as_microsecond(),
         Some((outcome, _)) => outcome == AdmissionOutcome::Applied,
     };
     key.cluster == written.cluster && key.target == written.release && is_open

@@ -6,13 +6,14 @@ use std::cmp::Ordering;
 use std::collections::BTreeSet;
 
 use jiff::Timestamp;
+use serde_json::json;
 use starling::controller::interpreter::{self, AdmittedSync, CarriedOut, GroupIdentity, Interpreter};
 use starling::controller::ports::Ledger as _;
-use starling_api::{IntOrPercent, RolloutPhase, RolloutStrategy};
+use starling_api::{IntOrPercent, RolloutPhase, RolloutStrategy, StageTaskType};
 use starling_core::clock_jumps::ClockJumps;
 use starling_core::journal::{Recorder, resume};
 use starling_core::plan::check::check;
-use starling_core::plan::{Plan, PlanInput, Progress, ReadStrategy, plan};
+use starling_core::plan::{Gate, Plan, PlanInput, Progress, REST, ReadStrategy, StageRules, Strategy, plan};
 use starling_core::rollout::{
     self, Epoch, Facts, Known, Loaded, Need, Observations, Offer, Preview, StepError, Transition,
 };
@@ -79,12 +80,38 @@ pub(crate) struct Machine {
 /// A step of the machine: [`rollout::step`] or [`rollout::preview`].
 type Machinery<T> = fn(Known<'_>, &Facts<'_>, &mut dyn Observations) -> Result<T, StepError>;
 
+/// Returns a strategy with the stages and gates of another one: other systems are asked with the tasks of a spec.
+fn with_tasks(strategy: &Strategy) -> RolloutStrategy {
+    let task = |gate: &Gate| match gate {
+        Gate::Effect(StageTaskType::Webhook) => {
+            json!({"type": "Webhook", "webhook": {"url": "https://gate.example.com", "secretRef": {"name": "gate"}}})
+        }
+        Gate::Effect(StageTaskType::Metric) => {
+            json!({"type": "Metric", "metric": {"url": "https://prometheus.example.com", "query": "up", "test": "value > 0"}})
+        }
+        Gate::Effect(StageTaskType::Job) => {
+            let pod = json!({"restartPolicy": "Never", "containers": [{"name": "check", "image": "check"}]});
+            json!({"type": "Job", "job": {"template": {"spec": {"template": {"spec": pod}}}}})
+        }
+        // The planner has them; only their places count here.
+        Gate::Approval | Gate::TimedWait(_) | Gate::Effect(_) => json!({"type": "Approval"}),
+    };
+    let tasks = |gates: &[Gate]| gates.iter().map(task).collect::<Vec<_>>();
+    let stages = strategy.stages.iter().filter(|stage| stage.name != REST);
+    let stage = |stage: &StageRules| {
+        json!({"name": stage.name, "clusterSelector": {}, "beforeStageTasks": tasks(&stage.before),
+            "afterStageTasks": tasks(&stage.after)})
+    };
+    let stages: Vec<_> = stages.map(stage).collect();
+    serde_json::from_value(json!({"stages": stages})).unwrap()
+}
+
 impl Machine {
     pub(crate) async fn start(world: World, order: Order) -> Self {
         let folder = TempDir::new().unwrap();
         let (ledger, _) = Ledger::open(folder.path()).await.unwrap();
         // The world defines the stages of clusters and the windows.
-        let mut strategy = ReadStrategy::new(&RolloutStrategy::default()).unwrap();
+        let mut strategy = ReadStrategy::new(&with_tasks(&world.spec.strategy)).unwrap();
         strategy.strategy = world.spec.strategy.clone();
         Self {
             cache: world.api.clone(),
