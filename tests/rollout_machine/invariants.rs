@@ -6,7 +6,8 @@ use starling_api::{ActionType, RolloutDirection, RolloutStatus, SyncGroupStatus}
 use starling_core::gate::Side;
 use starling_core::journal::RecordedPlan;
 use starling_core::plan::{
-    AdmittedRelease, Decision, LeavingCause, Progress, Reach, RemovalDecision, StageRecord, record,
+    AdmittedRelease, Decision, GateRecord, LeavingCause, Progress, Reach, RemovalDecision, StageRecord,
+    record,
 };
 use starling_core::rollout::Removal;
 use starling_ledger::{AdmissionOutcome, AdmissionRecord};
@@ -176,8 +177,17 @@ fn is_kept(before: &StageRecord, after: &StageRecord) -> bool {
     time(before.opened_at, after.opened_at)
         && time(before.completed_at, after.completed_at)
         && time(before.passed_at, after.passed_at)
-        && after.before.starts_with(&before.before)
-        && after.after.starts_with(&before.after)
+        && are_kept(&before.before, &after.before)
+        && are_kept(&before.after, &after.after)
+}
+
+/// Gates begin one after the other, and each gets one result.
+fn are_kept(before: &[GateRecord], after: &[GateRecord]) -> bool {
+    let is_kept = |(before, after): (&GateRecord, &GateRecord)| {
+        let same = (&before.gate, before.begun_at) == (&after.gate, after.begun_at);
+        same && (before.result.is_none() || before.result == after.result)
+    };
+    before.len() <= after.len() && before.iter().zip(after).all(is_kept)
 }
 
 /// Checks a write of a Sync by a controller that knows `cache`.
