@@ -86,14 +86,20 @@ impl<'d> Spent<'d> {
     }
 }
 
+/// Returns the limits that were current during a span.
+type Budgets<'s> = dyn Fn(Timestamp, Timestamp) -> Vec<Limits> + 's;
+
+/// Whether objects with an owner label belong to the scope on a cluster.
+type Has<'s> = dyn Fn(&str, &str) -> bool + 's;
+
 /// What a budget counts.
 struct Scope<'s> {
     world: &'s World<'s>,
     name: String,
     /// The budgets of a span.
-    budgets: Box<dyn Fn(Timestamp, Timestamp) -> Vec<Limits> + 's>,
+    budgets: Box<Budgets<'s>>,
     /// The Syncs, by cluster and owner label.
-    has: Box<dyn Fn(&str, &str) -> bool + 's>,
+    has: Box<Has<'s>>,
 }
 
 /// The limits of a budget.

@@ -227,7 +227,7 @@ pub(super) const BAD: [BadCase; 22] = [
         script.admit("a", "c2");
         let name = sync("a");
         script.edit("Sync", &name, "starling", |sync| {
-            sync["metadata"]["uid"] = "another".into()
+            sync["metadata"]["uid"] = "another".into();
         });
         carry_out(script, &used)
     }),

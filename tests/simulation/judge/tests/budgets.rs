@@ -106,7 +106,7 @@ pub(super) const BAD: [BadCase; 8] = [
             sync["spec"]["deletionBudget"] = json!({"objects": 1});
         });
         edit_group(&mut script, |spec| {
-            spec["syncs"][0]["deletionBudget"] = json!({"objects": 1})
+            spec["syncs"][0]["deletionBudget"] = json!({"objects": 1});
         });
         prune_to(&mut script, "c1", &names(0..5));
         prune_to(&mut script, "c2", &names(0..4));

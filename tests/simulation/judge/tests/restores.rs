@@ -57,7 +57,7 @@ fn member_set_back() -> Script {
 
 fn suspend_sync(script: &mut Script) {
     script.edit("Sync", &sync("a"), "kubectl", |sync| {
-        sync["spec"]["suspend"] = true.into()
+        sync["spec"]["suspend"] = true.into();
     });
     script.wait(60);
 }
