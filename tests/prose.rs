@@ -13,8 +13,8 @@ const WIDTH: usize = 120;
 /// Names that serialised fields had before `docs/GLOSSARY.md`, and must not have.
 const RETIRED: [&str; 4] = ["held", "look", "word", "words"];
 
-/// Words that `docs/GLOSSARY.md` replaced by those of Kubernetes, Flux and Argo CD. No type, function or module of
-/// [`SOURCES`] has one of them in its name, nor its plural; there are no exceptions.
+/// Words that `docs/GLOSSARY.md` replaced by those of Kubernetes, Flux and Argo CD. No type, variant, field, constant,
+/// function or module of [`SOURCES`] has one of them in its name, nor its plural; there are no exceptions.
 const RETIRED_IN_NAMES: [&str; 21] = [
     "beside",
     "contest",
@@ -39,20 +39,31 @@ const RETIRED_IN_NAMES: [&str; 21] = [
     "workshop",
 ];
 
+/// Further retired words, which functions may have in their names: the names of tests are sentences.
+const RETIRED_IN_DATA: [&str; 4] = ["asked", "seen", "standing", "vector"];
+
 /// Where names are checked. The embedded API server has the words of Kubernetes' own code.
-const SOURCES: [&str; 8] = [
+const SOURCES: [&str; 11] = [
     "src",
     "crates/api/src",
+    "crates/controlplane/src",
     "crates/core/src",
+    "crates/expression/src",
     "crates/git/src",
     "crates/ledger/src",
     "crates/member/src",
     "crates/net/src",
     "crates/render/src",
+    "crates/testkit/src",
 ];
 
-/// The keywords that a name of a type, function or module follows.
-const DEFINING: [&str; 7] = ["enum", "fn", "mod", "struct", "trait", "type", "union"];
+/// The keywords that a name of a type, constant, function or module follows.
+const DEFINING: [&str; 9] = [
+    "const", "enum", "fn", "mod", "static", "struct", "trait", "type", "union",
+];
+
+/// The keywords of types with fields or variants.
+const WITH_MEMBERS: [&str; 3] = ["enum", "struct", "union"];
 
 /// Returns the width of a line without its URLs, which cannot be broken.
 fn width(line: &str) -> usize {
@@ -65,6 +76,13 @@ fn width(line: &str) -> usize {
 fn long_comments(source: &str) -> Vec<usize> {
     let lines = source.lines().enumerate();
     let long = lines.filter(|(_, line)| line.trim_start().starts_with("//") && width(line) > WIDTH);
+    long.map(|(index, _)| index + 1).collect()
+}
+
+/// Returns the numbers of the comment lines of a TOML or YAML file that are too long.
+fn long_hash_comments(source: &str) -> Vec<usize> {
+    let lines = source.lines().enumerate();
+    let long = lines.filter(|(_, line)| line.trim_start().starts_with('#') && width(line) > WIDTH);
     long.map(|(index, _)| index + 1).collect()
 }
 
@@ -117,31 +135,68 @@ fn words(name: &str) -> Vec<String> {
     words
 }
 
-/// Whether a name has a retired word.
-fn is_retired(name: &str) -> bool {
+/// Whether a name has one of these words.
+fn has_one(name: &str, retired: &[&str]) -> bool {
     let is_retired = |word: &String| {
         let singular = word.strip_suffix('s').unwrap_or(word);
-        RETIRED_IN_NAMES.contains(&word.as_str()) || RETIRED_IN_NAMES.contains(&singular)
+        retired.contains(&word.as_str()) || retired.contains(&singular)
     };
     words(name).iter().any(is_retired)
 }
 
-/// Returns the numbers of the lines of a Rust source that define a type, function or module with a retired word.
+/// Whether the name of a type, variant, field, constant or module has a retired word.
+fn is_retired(name: &str) -> bool {
+    has_one(name, &RETIRED_IN_NAMES) || has_one(name, &RETIRED_IN_DATA)
+}
+
+/// Returns the identifiers and keywords of a line of Rust.
+fn tokens(code: &str) -> Vec<&str> {
+    let tokens = code.split(|char: char| !(char.is_alphanumeric() || char == '_'));
+    tokens.filter(|token| !token.is_empty()).collect()
+}
+
+/// Returns the names of the fields and variants on a line within the body of a type.
+fn members(code: &str) -> Vec<&str> {
+    // A field is before the first colon of its pair; `::` is that of a path.
+    let fields = code.split([',', '{', '(']).filter_map(|part| {
+        let (name, _) = part.split_once(':').filter(|(_, rest)| !rest.starts_with(':'))?;
+        tokens(name).last().copied()
+    });
+    let first = tokens(code).first().copied();
+    let variant = first.filter(|name| name.starts_with(char::is_uppercase));
+    fields.chain(variant).collect()
+}
+
+/// Returns the numbers of the lines of a Rust source that define a type, variant, field, constant, function or module
+/// with a retired word.
 fn retired_definitions(source: &str) -> Vec<usize> {
-    let is_part = |char: char| char.is_alphanumeric() || char == '_';
-    let defines_retired = |line: &str| {
+    let mut found = Vec::new();
+    // The open braces of the type whose body the line is in.
+    let mut depth = 0;
+    for (index, line) in source.lines().enumerate() {
         let code = line.split("//").next().unwrap_or_default();
-        let tokens: Vec<&str> = code
-            .split(|char| !is_part(char))
-            .filter(|token| !token.is_empty())
-            .collect();
-        tokens
-            .windows(2)
-            .any(|pair| DEFINING.contains(&pair[0]) && is_retired(pair[1]))
-    };
-    let lines = source.lines().enumerate();
-    let found = lines.filter(|(_, line)| defines_retired(line));
-    found.map(|(index, _)| index + 1).collect()
+        let code = if code.trim_start().starts_with("#[") {
+            ""
+        } else {
+            code
+        };
+        let tokens = tokens(code);
+        let mut pairs = tokens.windows(2);
+        let defines = pairs.any(|pair| match pair[0] {
+            "fn" => has_one(pair[1], &RETIRED_IN_NAMES),
+            keyword => DEFINING.contains(&keyword) && is_retired(pair[1]),
+        });
+        let is_type = tokens.windows(2).any(|pair| WITH_MEMBERS.contains(&pair[0]));
+        let has_members = depth > 0 && members(code).into_iter().any(is_retired);
+        if defines || has_members {
+            found.push(index + 1);
+        }
+        if depth > 0 || is_type {
+            depth += code.matches('{').count();
+            depth = depth.saturating_sub(code.matches('}').count());
+        }
+    }
+    found
 }
 
 /// Reads the files of the checkout with an extension, without hidden and build directories.
@@ -180,6 +235,12 @@ fn places(extension: &str, finder: impl Fn(&str) -> Vec<usize>) -> io::Result<Ve
 #[test]
 fn comments_fit_the_width() {
     assert_eq!(places("rs", long_comments).unwrap(), Vec::<String>::new());
+    for extension in ["toml", "yaml"] {
+        assert_eq!(
+            places(extension, long_hash_comments).unwrap(),
+            Vec::<String>::new()
+        );
+    }
 }
 
 #[test]
@@ -211,6 +272,17 @@ fn a_comment_is_long_by_characters_without_urls() {
         (format!("// https://example.com {}", of(120)), vec![1]),
     ] {
         assert_eq!(long_comments(&source), expected, "{source}");
+    }
+}
+
+#[test]
+fn a_comment_of_a_configuration_is_long_by_characters() {
+    let long = "x".repeat(120);
+    for (source, expected) in [
+        (format!("# {long}\nkey = \"{long}\"\n  # {long}"), vec![1, 3]),
+        (format!("# {}", &long[2..]), vec![]),
+    ] {
+        assert_eq!(long_hash_comments(&source), expected, "{source}");
     }
 }
 
@@ -258,6 +330,20 @@ fn a_retired_word_is_found_in_the_names_of_definitions() {
         ("fn departures() {}\nfn who_left() {}", vec![1]),
         ("// fn look()\nlet room = 1;\nlook(room);", vec![]),
         ("fn unimplemented(look: u8) {}", vec![]),
+        ("fn it_is_seen() {}\nmod seen;", vec![2]),
+        (
+            "const LOOK: u8 = 1;\npub(super) static LOOKS: u8 = 1;\nconst fn room() {}",
+            vec![1, 2, 3],
+        ),
+        (
+            "struct A {\n    pub(super) look: u8,\n    lookup: look::Eye,\n}\nlook: 1,",
+            vec![2],
+        ),
+        (
+            "enum A {\n    Seen,\n    B { desk: u8 },\n    C(Look),\n    #[look]\n    D {\n        room: u8,\n    },\n}",
+            vec![2, 3, 7],
+        ),
+        ("struct A(u8);\nlet b = B { look: 1 };", vec![]),
     ] {
         assert_eq!(retired_definitions(source), expected, "{source}");
     }

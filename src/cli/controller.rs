@@ -56,18 +56,20 @@ pub(super) struct WorkArguments {
     #[arg(long, value_name = "FILE")]
     sops: Option<PathBuf>,
     /// Maximum deletions of the whole installation within a window, such as objects=500,clusters=20,window=1h. Default:
-    /// no limit; each SyncGroup has one of its own
+    /// no limit besides the budgets of SyncGroups and Syncs
     #[arg(long, value_name = "LIMITS")]
     deletion_budget: Option<Limits>,
-    /// Kind whose deletion requires an approval, because it deletes others, such as cluster.x-k8s.io/Cluster.
-    /// Repeatable. Namespaces, CustomResourceDefinitions, PersistentVolumes and PersistentVolumeClaims always do
+    /// Kind whose deletion requires an approval, because it deletes other objects, such as
+    /// cluster.x-k8s.io/Cluster; repeatable. Namespaces, CustomResourceDefinitions, PersistentVolumes and
+    /// PersistentVolumeClaims always require one
     #[arg(long, value_name = "GROUP/KIND", value_parser = read_kind)]
     confirm_deletion_of: Vec<GroupKind>,
-    /// Network that may be connected to, such as 10.0.0.0/8; with git=, members= or gates= in front, for these only.
-    /// Repeatable. Default: all, except link-local addresses and metadata servers, which are always refused
+    /// Network that connections may go to, such as 10.0.0.0/8; repeatable. A prefix git=, members= or gates= limits
+    /// the rule to these connections. Default: all, except link-local addresses and metadata servers, which are always
+    /// refused
     #[arg(long, value_name = "NETWORK")]
     allowed_addresses: Vec<ListedNetwork>,
-    /// Network that is never connected to, also if it is allowed; written as for --allowed-addresses. Repeatable
+    /// Network that no connection may go to, even if it is allowed, in the format of --allowed-addresses; repeatable
     #[arg(long, value_name = "NETWORK")]
     denied_addresses: Vec<ListedNetwork>,
 }

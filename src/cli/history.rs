@@ -20,7 +20,7 @@ pub(super) struct HistoryArguments {
     /// Name of the SyncGroup
     #[arg(value_name = "GROUP")]
     group: String,
-    /// Data directory of the controller or of `starling server`. The journal there goes back further. Default: read the
+    /// Data directory of the controller or of `starling server`. Its journal goes back further. Default: read the
     /// API objects
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,

@@ -80,7 +80,7 @@ fn is_loopback(server: &Host<String>) -> bool {
 pub(super) async fn client(kubeconfig: &str) -> anyhow::Result<Client> {
     let kubeconfig = Kubeconfig::from_yaml(kubeconfig)?;
     let mut config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
-    // It is a part of this process, whatever its address.
+    // The server is a part of this process, whatever its address.
     config.proxy_url = None;
     Ok(client_of(config)?)
 }

@@ -49,7 +49,7 @@ enum Command {
     Abort(actions::PlainArguments),
     /// Approve a stage of a rollout
     Approve(actions::ApproveArguments),
-    /// Approve a list of deletions that is held, once
+    /// Approve one list of held deletions
     ApproveDeletions(actions::ApproveDeletionsArguments),
     /// Manage member clusters
     Cluster(cluster::ClusterArguments),
@@ -71,9 +71,9 @@ enum Command {
     Pause(actions::PlainArguments),
     /// Promote a stage: start the next stage before this stage completes
     Promote(actions::PromoteArguments),
-    /// Allow the release that a rollback left behind to roll out again
+    /// Allow a held release to roll out again
     Release(actions::PlainArguments),
-    /// Show what a restored management cluster would write, and let it continue
+    /// Show what a restored management cluster would write, and release its writes
     ReleaseRestore(preview::RestoreArguments),
     /// Resume a paused rollout
     Resume(actions::PlainArguments),
@@ -89,7 +89,7 @@ enum Command {
     Skip(actions::SkipArguments),
     /// Show a group as a tree: Sources, stages, Clusters and Syncs
     Tree(tree::TreeArguments),
-    /// Keep objects that are no longer in git and wait for their deletion
+    /// Keep objects whose deletion is pending
     Undelete(undelete::UndeleteArguments),
     /// Verify the journal of a group: its hash chain and the rules of every plan
     Verify(verify::VerifyArguments),

@@ -1,6 +1,7 @@
-//! What a group takes away, in lines that `plan`, `simulate` and `why` print.
+//! Prints the removals of a group for `plan`, `simulate` and `why`.
 
 use starling_api::DeletionPolicy;
+use starling_core::plural::counted;
 
 use super::output::names;
 use crate::read_model::removals::{PlannedRemoval, RemovalCause};
@@ -18,10 +19,7 @@ fn line(removal: &PlannedRemoval) -> String {
         RemovalCause::ObjectsRemoved { entry } => format!("entry {entry} no longer has them"),
     };
     let clusters = names(&removal.clusters);
-    let objects = match removal.objects {
-        1 => "1 object".to_owned(),
-        count => format!("{count} objects"),
-    };
+    let objects = counted(removal.objects, "object", "objects");
     match removal.policy {
         DeletionPolicy::Delete => format!("removes {objects} on {clusters}: {why}\n"),
         DeletionPolicy::Orphan => format!("leaves {objects} on {clusters} without an owner: {why}\n"),

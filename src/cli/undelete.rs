@@ -1,4 +1,4 @@
-//! `starling undelete`: keeps objects that are no longer in git and wait for `pruneGrace`.
+//! `starling undelete`: keeps objects whose deletion is pending because of `pruneGrace`.
 
 use anyhow::{Context, bail};
 use clap::Args;
@@ -6,6 +6,7 @@ use kube::api::{Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use serde_json::json;
 use starling_api::{PendingDeletions, SyncGroup, SyncResource, UNDELETE};
+use starling_core::plural::counted;
 
 use super::caller::{Caller, CallerArguments};
 use super::kube_errors;
@@ -15,7 +16,7 @@ use crate::read_model::explanation::Subject;
 /// Options of `undelete`.
 #[derive(Debug, Args)]
 pub(super) struct UndeleteArguments {
-    /// Objects to keep: those of GROUP on all clusters, or those of sync/NAME
+    /// Subject whose pending deletions to cancel: GROUP (on all clusters) or sync/NAME
     #[arg(value_name = "SUBJECT")]
     subject: Subject,
     #[command(flatten)]
@@ -64,7 +65,7 @@ async fn keep<K: Namespaced>(caller: &Caller, name: &str, syncs: &[SyncResource]
     }
     let Some(until) = until else {
         bail!(
-            "{kind} {}/{name} has no deletions that are pending; objects that were deleted are recreated by a commit",
+            "{kind} {}/{name} has no pending deletions; to recreate a deleted object, add it to git again",
             caller.namespace
         );
     };
@@ -84,11 +85,46 @@ async fn keep<K: Namespaced>(caller: &Caller, name: &str, syncs: &[SyncResource]
 fn print_kept(pending: &[(&SyncResource, &PendingDeletions)]) {
     for (sync, pending) in pending {
         println!(
-            "{} on cluster {}: keeps {} objects, which Starling no longer manages: {}",
+            "{} on cluster {}: {}",
             sync.name_any(),
             sync.spec.cluster_ref.name,
-            pending.count,
-            pending.objects.join(", ")
+            kept(pending)
+        );
+    }
+}
+
+/// Returns what happens to the objects of a Sync. Its status names at most ten of them.
+fn kept(pending: &PendingDeletions) -> String {
+    let named = u32::try_from(pending.objects.len()).unwrap_or(u32::MAX);
+    let more = match pending.count.saturating_sub(named) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    format!(
+        "keeping {}, which Starling will no longer manage: {}{more}",
+        counted(pending.count, "object", "objects"),
+        pending.objects.join(", ")
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kept_objects_are_counted_and_at_most_ten_are_named() {
+        let pending = |count, objects: &[&str]| PendingDeletions {
+            count,
+            objects: objects.iter().map(ToString::to_string).collect(),
+            ..PendingDeletions::default()
+        };
+        assert_eq!(
+            kept(&pending(1, &["ConfigMap a/b"])),
+            "keeping 1 object, which Starling will no longer manage: ConfigMap a/b"
+        );
+        assert_eq!(
+            kept(&pending(12, &["ConfigMap a/b", "Secret a/c"])),
+            "keeping 12 objects, which Starling will no longer manage: ConfigMap a/b, Secret a/c and 10 more"
         );
     }
 }

@@ -308,7 +308,7 @@ mod tests {
         a.opened();
         assert_eq!(readiness.reasons(), []);
 
-        // What a silent connection has hidden counts from the last event on.
+        // Changes that a silent connection has hidden count from the last event on.
         b.confirmed();
         tokio::time::advance(waits::WATCH_TIMEOUT).await;
         b.interrupted();

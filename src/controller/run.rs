@@ -288,7 +288,7 @@ fn lane_rules(
     }
 }
 
-/// What the watches of all kinds share.
+/// The parts that the watches of all kinds share.
 struct Following<'a> {
     context: &'a Arc<Context>,
     namespace: Option<&'a String>,

@@ -41,7 +41,7 @@ struct State {
     known: KnownWrites,
     /// The timeline of this process; `None` before its first write.
     timeline: Option<Timeline>,
-    /// What is stored, as last read or written; `None` if that is uncertain.
+    /// The stored record, as last read or written; `None` if that is uncertain.
     record: Option<InstallationRecord>,
     /// Whether the finding is stored.
     is_stored: bool,
@@ -166,7 +166,7 @@ impl WriteCounter {
         }
         tracing::info!(number = %finding.number, "the restore was released");
         let mut state = lock(&self.state);
-        // What this process remembers of the lost past counts no more, and neither does its timeline.
+        // The memory of this process about the lost past does not count any more, and neither does its timeline.
         *state = State {
             known: record.known()?,
             record: Some(record),

@@ -48,7 +48,7 @@ pub struct GroupForecast {
     pub group: String,
     /// Clusters with a recorded duration.
     pub recorded: usize,
-    /// What the group takes away besides: Syncs that it no longer wants.
+    /// The removals of the group: Syncs that it no longer wants.
     pub removals: Vec<PlannedRemoval>,
     /// The forecast.
     #[serde(flatten)]

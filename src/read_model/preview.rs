@@ -21,7 +21,7 @@ pub struct PreviewReport {
     pub release_digest: Option<String>,
     /// Reason why there is no release digest.
     pub release_digest_error: Option<String>,
-    /// What is taken away: objects that the previewed release no longer has, and Syncs that the group no longer wants.
+    /// The removals: objects that the previewed release no longer has, and Syncs that the group no longer wants.
     pub removals: Vec<PlannedRemoval>,
     /// The clusters by equal difference.
     pub overview: Overview,

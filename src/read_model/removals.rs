@@ -1,4 +1,4 @@
-//! What a group takes away from its clusters: the Syncs that it no longer wants, with the objects in their inventories,
+//! The removals of a group: the Syncs that it no longer wants, with the objects in their inventories,
 //! and the objects that a previewed release no longer has.
 
 use std::collections::BTreeMap;

@@ -7,6 +7,7 @@ use serde::Serialize;
 use starling_api::conditions::{self, Condition, READY};
 use starling_api::{Cluster, Source, SyncGroup, SyncResource};
 use starling_core::plan::{ReadStrategy, StrategyError};
+use starling_core::plural::counted;
 
 use super::group::{GroupObjects, Syncs};
 use super::revisions::{short, shorts};
@@ -214,7 +215,10 @@ fn sync_node(group: &SyncGroup, entry: &str, sync: &SyncResource) -> Node {
     Node {
         kind: NodeKind::Sync,
         title: format!("Sync {} ({entry})", sync.name_any()),
-        state: format!("{revision}, {} objects, {ready}", status.inventory.objects),
+        state: format!(
+            "{revision}, {}, {ready}",
+            counted(status.inventory.objects, "object", "objects")
+        ),
         is_ok: pending.is_none() && ready == READY && status.last_applied_revision == sync.spec.revision,
         children: problems.collect(),
     }

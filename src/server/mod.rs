@@ -34,7 +34,7 @@ async fn readyz(State(reasons): State<Reasons>) -> (StatusCode, String) {
 /// Serves until `stop`. `reasons` returns why the program is not ready; nothing if it is.
 ///
 /// # Errors
-/// Where the listener fails.
+/// If the listener fails.
 pub async fn serve(
     listener: TcpListener,
     reasons: impl Fn() -> Vec<String> + Send + Sync + 'static,

@@ -596,7 +596,7 @@ fn a_deleted_group_deletes_reachable_syncs_and_waits_for_the_others() -> Result<
             let ready = starling_api::conditions::find(&status.conditions, "Ready");
             ready.is_some_and(|ready| {
                 ready.reason == "Deleting"
-                    && ready.message.starts_with("waiting for 1 Syncs")
+                    && ready.message.starts_with("waiting for 1 Sync to be deleted")
                     && ready.message.contains(&unreachable_sync)
                     && ready.message.contains(ABANDON)
             })

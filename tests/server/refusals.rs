@@ -25,7 +25,7 @@ async fn folders_in_use_used_ports_and_invalid_names_are_refused() -> Result<()>
     world.start(&["--no-controller"]).await?;
     let stdout = error_of(&world, &["--embedded"]).await?;
     assert!(
-        stdout.contains("in use by another process: end it, or name another folder"),
+        stdout.contains("in use by another process: end it, or name another directory"),
         "{stdout}"
     );
     world.stop().await?;

@@ -51,7 +51,7 @@ pub struct Deletions {
     /// Deletions that were counted last and may still be in progress. Set on Syncs only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grant: Option<DeletionGrant>,
-    /// Clusters whose leave from the selection was counted or approved, and is under way. Set on SyncGroups only.
+    /// Clusters that are leaving the selection, and whose deletions were counted or approved. Set on SyncGroups only.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "set"))]
     pub leaving: Vec<String>,

@@ -38,7 +38,7 @@ pub struct DeletionApprovalSpec {
     #[schemars(length(min = 1, max = 253))]
     pub sync: Option<String>,
     /// Digest of the list, as in the conditions `DeletionHeld` and `MembershipHeld` and in the output of
-    /// `starling why`. It covers the target that replaces the objects.
+    /// `starling why` and `starling plan`. It covers the target that replaces the objects.
     #[schemars(length(min = 1, max = 80))]
     pub digest: String,
     /// User who approves. An admission policy in `deploy/` requires the name of the user who creates the

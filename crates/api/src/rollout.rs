@@ -68,7 +68,7 @@ pub struct RolloutApprovalSpec {
     printcolumn(name = "BY", type_ = "string", json_path = ".spec.by"),
     printcolumn(name = "REASON", type_ = "string", json_path = ".spec.reason"),
     printcolumn(name = "AGE", type_ = "date", json_path = ".metadata.creationTimestamp"),
-    doc = "RolloutAction is an action of an operator on a rollout, such as to pause it or to roll back."
+    doc = "RolloutAction is an action of an operator on a rollout, such as a pause or a rollback."
 )]
 #[x_kube(validation = Rule::new("self == oldSelf").message("RolloutAction is immutable; create another one"))]
 #[x_kube(validation = Rule::new("self.action == 'Promote' ? has(self.stage) && !has(self.cluster) : true").message("stage is required and cluster is not allowed for Promote"))]

@@ -49,7 +49,7 @@ pub struct SyncSpec {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub revision: String,
     /// Limit of the deletions of this Sync within a window of time. A prune also requires an approval if it
-    /// deletes more than half of the objects, at least ten, within the window. Defaults to no other limit.
+    /// deletes more than half of the objects, at least ten, within the window. Defaults to no further limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deletion_budget: Option<DeletionBudget>,
     /// What to apply, and how.
@@ -93,8 +93,8 @@ pub struct SyncTemplate {
     /// Whether to delete objects from the cluster that are no longer in the repository. Defaults to true.
     #[serde(default = "yes")]
     pub prune: bool,
-    /// How long objects that are no longer in the repository stay before they are pruned. Until then, the objects
-    /// are in `status.pendingDeletions`, and keep running. Defaults to 0s.
+    /// Time for which objects that are no longer in the repository are kept before they are pruned. Until then,
+    /// `status.pendingDeletions` names them. Defaults to 0s.
     #[serde(default, skip_serializing_if = "is_zero")]
     #[schemars(extend("x-kubernetes-validations" = at_most(YEAR)))]
     pub prune_grace: Duration,
@@ -242,7 +242,7 @@ pub struct SyncStatus {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub last_applied_target: String,
     /// Identity of the member that the last target was applied to: the UID of its `kube-system` namespace. A
-    /// member with another identity holds nothing of the Sync.
+    /// member with another identity has none of the objects.
     #[serde(
         default,
         rename = "lastAppliedClusterID",
@@ -255,7 +255,7 @@ pub struct SyncStatus {
     /// Last target with which all objects were healthy. It is not cleared when an object becomes unhealthy.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub last_healthy_target: String,
-    /// Time since which all objects are healthy, in RFC 3339 format. Empty while they are not.
+    /// Time since which all objects are healthy, in RFC 3339 format. Empty if an object is not healthy.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub healthy_since: String,
     /// Longest completed period during which all objects were healthy with `lastHealthyTarget`.
@@ -270,10 +270,10 @@ pub struct SyncStatus {
     /// Summary of the inventory on the member.
     #[serde(default)]
     pub inventory: InventorySummary,
-    /// Number of objects by what the last attempt that wrote to the cluster did with them.
+    /// Number of objects by the result of the last attempt that wrote to the cluster.
     #[serde(default)]
     pub changes: Changes,
-    /// Deletions that require an approval. Absent if there are none.
+    /// Deletions that wait for an approval or for a deletion budget. Absent if there are none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_deletions: Option<DeletionHold>,
     /// Deletions that count against the deletion budget. Absent if there were none.
@@ -298,7 +298,7 @@ pub struct SyncStatus {
     pub conditions: Vec<Condition>,
 }
 
-/// Deletions that require an approval.
+/// Deletions that wait for an approval or for a deletion budget.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct DeletionHold {
     /// Digest of the list of deletions and of the target that replaces the objects. To approve them, create a
@@ -330,11 +330,11 @@ pub struct PendingDeletions {
     /// Number of objects.
     #[serde(default)]
     pub count: u32,
-    /// Time at which the first of the objects was no longer in the repository, in RFC 3339 format. It is deleted
-    /// `pruneGrace` later.
+    /// Time of the first attempt that no longer rendered the first of the objects, in RFC 3339 format. The object is
+    /// deleted `pruneGrace` later.
     #[serde(default)]
     pub first_time: String,
-    /// Time at which the last of the objects was no longer in the repository, in RFC 3339 format. To keep all
+    /// Time of the first attempt that no longer rendered the last of the objects, in RFC 3339 format. To keep all
     /// objects, set the annotation `starling.dev/undelete` of the Sync to this value.
     #[serde(default)]
     pub last_time: String,
@@ -367,7 +367,7 @@ pub struct InventorySummary {
     pub digest: String,
 }
 
-/// Number of objects by what an attempt did with them.
+/// Number of objects by the result of an attempt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Changes {
     /// Number of objects created.

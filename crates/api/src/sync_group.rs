@@ -91,7 +91,7 @@ pub struct SyncGroupSpec {
     #[serde(default = "a_fifth")]
     pub max_unselected: IntOrPercent,
     /// Time for which a cluster stays in the group after it left the selection. A cluster that returns within this
-    /// time keeps its objects, whatever whenUnselected says. Use 0s for none. Defaults to 5m.
+    /// time keeps its objects, regardless of `whenUnselected`. Use 0s for no delay. Defaults to 5m.
     #[serde(default = "five_minutes")]
     #[schemars(extend("x-kubernetes-validations" = at_most(YEAR)))]
     pub unselected_grace: Duration,
@@ -100,7 +100,7 @@ pub struct SyncGroupSpec {
     #[serde(default)]
     pub deletion_policy: DeletionPolicy,
     /// Limit of the deletions of all Syncs of the group within a window of time. Deletions above the limit wait
-    /// until it allows them, or for an approval (condition DeletionHeld).
+    /// until the budget allows them, or until they are approved (condition DeletionHeld).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deletion_budget: Option<DeletionBudget>,
     /// Rollout strategy.
@@ -440,7 +440,7 @@ pub struct Blocker {
     /// Human-readable message.
     #[serde(default)]
     pub message: String,
-    /// Time since which the reason holds, in RFC 3339 format.
+    /// Time since which the reason applies, in RFC 3339 format.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub since: String,
     /// Time of the next check, in RFC 3339 format. Empty if the rollout waits for an event.

@@ -8,28 +8,28 @@ use std::process::{Command, ExitStatus, Stdio};
 /// The script that builds the programs, below the root of a checkout.
 const BUILD_SCRIPT: &str = "tests/controlplane/build.sh";
 
-/// The output folder of the script, below cargo's target folder.
+/// The output directory of the script, below cargo's target directory.
 const BUILD_FOLDER: &str = "controlplane/bin";
 
 /// Why the programs were not found.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AssetsError {
-    /// A folder lacks programs that every control plane needs.
+    /// A directory lacks programs that every control plane needs.
     #[error(
-        "no {} in {}: run {BUILD_SCRIPT} in a checkout, or set KUBEBUILDER_ASSETS to a folder that has them",
+        "no {} in {}: run {BUILD_SCRIPT} in a checkout, or set KUBEBUILDER_ASSETS to a directory that has them",
         missing.join(", no "),
         searched.iter().map(|p| p.display().to_string()).collect::<Vec<_>>().join(", "),
     )]
     Missing {
         /// Names of the programs.
         missing: Vec<&'static str>,
-        /// The searched folders.
+        /// The searched directories.
         searched: Vec<PathBuf>,
     },
     /// There is no checkout with the script that builds the programs.
     #[error(
-        "no checkout with {BUILD_SCRIPT} at or above the current folder: set KUBEBUILDER_ASSETS to a folder with etcd, kube-apiserver and kubectl"
+        "no checkout with {BUILD_SCRIPT} at or above the current directory: set KUBEBUILDER_ASSETS to a directory with etcd, kube-apiserver and kubectl"
     )]
     NoBuildScript,
     /// The script could not be run.
@@ -74,8 +74,8 @@ struct SearchContext {
 impl Assets {
     /// Finds the programs.
     ///
-    /// If `KUBEBUILDER_ASSETS` is set, only that folder is used. Otherwise the output folder of
-    /// `tests/controlplane/build.sh` is searched in cargo's target folder: that of `CARGO_TARGET_DIR`, that of the
+    /// If `KUBEBUILDER_ASSETS` is set, only that directory is used. Otherwise the output directory of
+    /// `tests/controlplane/build.sh` is searched in cargo's target directory: that of `CARGO_TARGET_DIR`, that of the
     /// checkout, and that of the running program.
     ///
     /// # Errors
@@ -104,7 +104,7 @@ impl Assets {
         }
     }
 
-    /// Returns the chosen folder.
+    /// Returns the chosen directory.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
@@ -119,17 +119,17 @@ impl Assets {
         self.folder.join("kube-apiserver")
     }
 
-    /// Returns kubectl, from the folder or else from `PATH`.
+    /// Returns kubectl, from the directory or else from `PATH`.
     pub fn kubectl(&self) -> &Path {
         &self.kubectl
     }
 
-    /// Returns kustomize, from the folder or else from `PATH`, if there is one.
+    /// Returns kustomize, from the directory or else from `PATH`, if there is one.
     pub fn kustomize(&self) -> Option<&Path> {
         self.kustomize.as_deref()
     }
 
-    /// Returns kube-controller-manager, if the folder has it.
+    /// Returns kube-controller-manager, if the directory has it.
     pub fn kube_controller_manager(&self) -> Option<&Path> {
         self.controller_manager.as_deref()
     }
@@ -155,7 +155,7 @@ impl SearchContext {
         let candidates = self.candidates();
         let complete = candidates.iter().find_map(|folder| self.programs_in(folder).ok());
         complete.ok_or_else(|| AssetsError::Missing {
-            // The error is that of the folder with the fewest missing programs.
+            // The error is that of the directory with the fewest missing programs.
             missing: candidates
                 .iter()
                 .filter_map(|folder| self.programs_in(folder).err())
@@ -191,7 +191,7 @@ impl SearchContext {
         folders
     }
 
-    /// Returns the programs of a folder, or the names of the missing ones.
+    /// Returns the programs of a directory, or the names of the missing ones.
     fn programs_in(&self, folder: &Path) -> Result<Assets, Vec<&'static str>> {
         let in_folder = |name: &str| Some(folder.join(name)).filter(|file| file.is_file());
         let anywhere = |name: &str| {
@@ -223,8 +223,8 @@ impl SearchContext {
     }
 }
 
-/// Finds the checkout: at or above the current folder, or the folder in which this crate was compiled, if it still
-/// exists.
+/// Finds the checkout: at or above the current directory, or the directory in which this crate was compiled, if it
+/// still exists.
 fn workspace_root() -> Option<PathBuf> {
     let has_script = |folder: &&Path| folder.join(BUILD_SCRIPT).is_file();
     let current = env::current_dir().ok();
@@ -314,7 +314,7 @@ mod tests {
             found.kustomize(),
             Some(clients.path().join("kustomize").as_path())
         );
-        // A server from another folder might have another version.
+        // A server from another directory might have another version.
         assert_eq!(found.kube_controller_manager(), None);
     }
 

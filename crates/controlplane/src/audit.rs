@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::error::ControlPlaneError;
 
-/// File name of the log in the folder of a control plane.
+/// File name of the log in the directory of a control plane.
 pub(crate) const LOG: &str = "audit.log";
 
 /// The audit policy: writes with both bodies, reads without, and no requests of the server itself.

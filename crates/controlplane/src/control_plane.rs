@@ -119,7 +119,7 @@ impl ControlPlane {
         &self.token
     }
 
-    /// Returns the folder with the logs, keys and the kubeconfig.
+    /// Returns the directory with the logs, keys and the kubeconfig.
     pub fn dir(&self) -> &Path {
         &self.blueprint.dir
     }
@@ -245,8 +245,8 @@ impl ControlPlane {
 
     /// Reads the audit log: one event for each completed request, in the order of the responses.
     ///
-    /// Events of earlier runs in the same folder come first. The server writes an event just after the response, so a
-    /// test has to wait for the event of a response.
+    /// Events of earlier runs in the same directory come first. The server writes an event just after the response, so
+    /// a test has to wait for the event of a response.
     ///
     /// # Errors
     /// [`ControlPlaneError::NoAudit`] without the option, [`ControlPlaneError::File`] or

@@ -18,9 +18,9 @@ use crate::process::Process;
 /// How control planes are started.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Folder for data, keys and logs; empty means a temporary one that is removed with the set.
+    /// Directory for data, keys and logs; empty means a temporary one that is removed with the set.
     ///
-    /// A folder from an earlier run keeps its objects; ports and credentials are new each time.
+    /// A directory from an earlier run keeps its objects; ports and credentials are new each time.
     pub dir: Option<PathBuf>,
     /// Whether each server writes an audit log, see [`ControlPlane::audit_events`].
     pub audit: bool,
@@ -59,7 +59,7 @@ pub struct ControlPlanes {
     assets: Assets,
     options: Options,
     dir: PathBuf,
-    /// Removes a temporary folder; the last field, so that it is removed after the processes have exited.
+    /// Removes a temporary directory; the last field, so that it is removed after the processes have exited.
     _temporary: Option<tempfile::TempDir>,
 }
 
@@ -120,7 +120,7 @@ impl ControlPlanes {
         self.planes.values()
     }
 
-    /// Returns the folder with data, keys and logs.
+    /// Returns the directory with data, keys and logs.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
@@ -175,7 +175,7 @@ impl ControlPlanes {
         let mut blueprints: Vec<Blueprint> = Vec::new();
         for name in names.iter().map(AsRef::as_ref) {
             let name = name.to_owned();
-            // The data folder of etcd is beside the folders of the control planes.
+            // The data directory of etcd is beside the directories of the control planes.
             if !is_dns_label(&name) || name == "etcd" {
                 return Err(ControlPlaneError::InvalidName { name });
             }
@@ -205,7 +205,7 @@ impl Drop for ControlPlanes {
     }
 }
 
-/// Makes a path absolute, because kubeconfigs and errors with this path are read from other folders.
+/// Makes a path absolute, because kubeconfigs and errors with this path are read from other directories.
 fn absolute(dir: &Path) -> Result<PathBuf, ControlPlaneError> {
     std::path::absolute(dir).map_err(ControlPlaneError::file("control planes", dir))
 }
@@ -230,7 +230,7 @@ async fn start_one(
     Ok(plane)
 }
 
-/// Whether a name is a DNS label, and therefore valid as a folder and a key prefix.
+/// Whether a name is a DNS label, and therefore valid as a directory and a key prefix.
 fn is_dns_label(name: &str) -> bool {
     let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     (1..=63).contains(&name.len())

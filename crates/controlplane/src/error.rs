@@ -12,7 +12,7 @@ use crate::process::ProcessError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ControlPlaneError {
-    /// A name is not valid as a folder, a key prefix and a DNS label.
+    /// A name is not valid as a directory, a key prefix and a DNS label.
     #[error("control plane name {name:?} is not a DNS label")]
     InvalidName {
         /// The name.
@@ -43,7 +43,7 @@ pub enum ControlPlaneError {
         name: String,
         /// The program.
         program: &'static str,
-        /// The folder of the assets.
+        /// The directory of the assets.
         folder: PathBuf,
     },
     /// A file of a server could not be read or written.
@@ -51,7 +51,7 @@ pub enum ControlPlaneError {
     File {
         /// The server.
         name: String,
-        /// The file or folder.
+        /// The file or directory.
         path: PathBuf,
         /// The cause.
         #[source]

@@ -49,7 +49,7 @@ enum State {
         /// Consecutive probes that did not reach the cluster.
         probes: u32,
     },
-    /// Nothing is sent before `probe_at`, and then a probe.
+    /// No request is sent before `probe_at`, and then a probe.
     Open { probe_at: Duration },
     /// A probe is in progress; it counts as failed at `until`.
     HalfOpen { until: Duration },

@@ -17,7 +17,7 @@ use crate::window::{Calendar, combined};
 pub struct DeletedGroup<'a> {
     /// The current time.
     pub now: Timestamp,
-    /// What happens to the objects of its Syncs.
+    /// The policy for the objects of its Syncs.
     pub policy: DeletionPolicy,
     /// Whether the group is suspended.
     pub suspended: bool,
@@ -49,18 +49,18 @@ pub struct DeletedCluster {
     pub deleting_since: Option<Timestamp>,
 }
 
-/// What happens next to a group that is being deleted.
+/// The next step of a group that is being deleted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NextDeletions {
     /// The clusters whose Syncs are deleted now.
     pub clusters: Vec<String>,
-    /// What the first of the other clusters waits for.
+    /// The wait of the first of the other clusters.
     pub waits_for: Option<DeletionWait>,
     /// When time changes that.
     pub recheck_at: Option<Timestamp>,
 }
 
-/// What a cluster of a deleted group waits for.
+/// The reason why a cluster of a deleted group waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeletionWait {
     /// The group is suspended.

@@ -29,6 +29,7 @@ pub mod membership;
 pub mod object;
 pub mod pause;
 pub mod plan;
+pub mod plural;
 pub mod preview;
 pub mod progress;
 pub mod range;

@@ -1,4 +1,4 @@
-//! Reads from the status of a Sync whether the member holds a target, and the progress of that target.
+//! Reads from the status of a Sync whether a target is applied to the member, and the progress of that target.
 
 use std::time::Duration;
 
@@ -15,8 +15,8 @@ pub const PROGRESSING: &str = "Progressing";
 /// The reason of Ready and Healthy once an object failed, or was not healthy within `timeout`.
 pub const HEALTH_CHECK_FAILED: &str = "HealthCheckFailed";
 
-/// Reports whether the status of a Sync shows that this cluster holds this target. It does not if another target was
-/// attempted since, which may have been applied in part.
+/// Reports whether the status of a Sync shows that this target is applied to this cluster. It does not if another
+/// target was attempted since, which may have been applied in part.
 #[must_use]
 pub fn holds(status: &SyncStatus, target: &str, cluster_id: &str) -> bool {
     let attempted_another =
@@ -106,7 +106,7 @@ pub fn progress(status: &SyncStatus, admitted: &Admitted<'_>) -> Progress {
     }
 }
 
-/// Returns the progress of a Sync with `wait` whose member holds the target. The verdict is in the condition Healthy,
+/// Returns the progress of a Sync with `wait` whose target is applied. The verdict is in the condition Healthy,
 /// which remains when the cluster becomes unreachable: that is not a recovery.
 fn applied(status: &SyncStatus, target: &str) -> Progress {
     let was_healthy = status.last_healthy_target == target;

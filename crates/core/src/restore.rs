@@ -183,7 +183,7 @@ impl KnownWrites {
 pub struct RestoreFinding {
     /// The number that the management cluster does not know.
     pub number: WriteNumber,
-    /// Where it was found, such as a cluster.
+    /// The place of the finding, such as a cluster.
     pub witness: String,
     /// When it was found.
     pub time: Timestamp,

@@ -69,7 +69,7 @@ pub enum Step {
         /// The state of the Cluster.
         message: String,
     },
-    /// Nothing until this time: the last attempt failed.
+    /// Wait until this time: the last attempt failed.
     Backoff {
         /// Time at which the Sync retries.
         until: Timestamp,

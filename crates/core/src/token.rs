@@ -37,7 +37,7 @@ pub struct TokenLease {
 /// The next step for a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Renewal {
-    /// Nothing until this time.
+    /// Wait until this time.
     NotBefore(Timestamp),
     /// Request another token; the present one is still valid.
     Due,

@@ -8,7 +8,7 @@ use crate::{EvaluationError, Expression, Variables};
 /// Checks a test before there is a response: compiles it, and runs it once on [`Sample::example`].
 ///
 /// # Errors
-/// What is wrong with it.
+/// The problem with the test.
 pub fn check(test: &str) -> Result<(), TestError> {
     let expression = Expression::new(test).map_err(|error| TestError::syntax(error.to_string()))?;
     response::check(&run(&expression, &[Sample::example()]))

@@ -11,9 +11,9 @@ use super::interrupt::Interrupt;
 /// The relation of a commit to an older one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ancestry {
-    /// It is the older commit, or descends from it.
+    /// The commit is the older one, or descends from it.
     Descendant,
-    /// It is an ancestor of the "older" commit.
+    /// The commit is an ancestor of the "older" one.
     Ancestor,
     /// Neither descends from the other.
     Diverged,

@@ -22,7 +22,7 @@ pub enum GitError {
     NotFound {
         /// The repository.
         repo: RepoUrl,
-        /// What was not found.
+        /// The repository, ref or commit.
         what: String,
     },
     /// The server rejected the credential.
@@ -38,7 +38,7 @@ pub enum GitError {
     Untrusted {
         /// The repository.
         repo: RepoUrl,
-        /// What is wrong with the certificate.
+        /// The problem with the certificate.
         source: Cause,
     },
     /// The server could not be reached, or the connection failed.
@@ -79,7 +79,7 @@ pub enum GitError {
     Disk {
         /// The repository.
         repo: RepoUrl,
-        /// Which part of the local state.
+        /// The part of the local state.
         what: &'static str,
         /// The error of the system.
         source: io::Error,
@@ -201,7 +201,7 @@ pub enum Refusal {
     Link {
         /// The link.
         path: String,
-        /// What is wrong with it.
+        /// The problem.
         problem: LinkProblem,
     },
     /// Ignore rules that cannot be read.
@@ -209,7 +209,7 @@ pub enum Refusal {
     IgnoreRules {
         /// The file or field.
         place: &'static str,
-        /// What is wrong with it.
+        /// The problem.
         problem: String,
     },
 }

@@ -356,7 +356,7 @@ impl Export<'_> {
         if found != expected {
             return Err(GitError::corrupt(
                 self.access,
-                &format!("{id} has another kind than its folder says"),
+                &format!("{id} has another kind than its directory says"),
             ));
         }
         let bytes = size as u64;

@@ -11,7 +11,7 @@ pub(super) enum Stop {
     Deadline,
     /// No caller waits for it any more.
     Abandoned,
-    /// It received more bytes than allowed.
+    /// The call received more bytes than allowed.
     Bytes,
 }
 

@@ -13,13 +13,13 @@ pub struct GitLimits {
     /// Maximum concurrent calls that only read or write mirrors. They are counted separately, so that slow servers
     /// never delay an export.
     pub local_jobs: usize,
-    /// How long a call that only uses the local disk may take, including the wait for its start.
+    /// The time that a call that only uses the local disk may take, including the wait for its start.
     pub local_timeout: Duration,
-    /// How long a walk through history may take, including the wait for its start.
+    /// The time that a walk through history may take, including the wait for its start.
     pub ancestry_timeout: Duration,
     /// Commits a walk through history may visit.
     pub max_ancestry_commits: usize,
-    /// How long one address of a server may take to accept a connection.
+    /// The time that one address of a server may take to accept a connection.
     pub connect_timeout: Duration,
     /// Bytes one fetch may receive.
     pub max_transfer_bytes: u64,

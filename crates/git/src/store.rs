@@ -25,7 +25,7 @@ use super::limits::GitLimits;
 use super::mirror::{self, Mirror, commit_id};
 use super::want::Want;
 
-/// How long an interrupted call may take to stop. The call checks the flag every few milliseconds, so only an
+/// The time that an interrupted call may take to stop. The call checks the flag every few milliseconds, so only an
 /// unresponsive disk or a long walk through history takes longer.
 const STOP_GRACE: Duration = Duration::from_secs(2);
 

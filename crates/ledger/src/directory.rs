@@ -60,7 +60,7 @@ impl Files {
             .map_err(failed("create"))?;
         if let Err(error) = std::fs::set_permissions(directory, Permissions::from_mode(0o700)) {
             // The root of a volume often has another owner; the files inside are still readable by their owner only.
-            warn!(folder = %directory.display(), %error, "cannot restrict the data directory to its owner");
+            warn!(directory = %directory.display(), %error, "cannot restrict the data directory to its owner");
         }
         let files = Self {
             directory: directory.to_owned(),

@@ -88,7 +88,7 @@ impl Ledger {
                     path: files.database(),
                     source,
                 })?;
-        info!(folder = %directory.display(), ?opened, "the ledger is open");
+        info!(directory = %directory.display(), ?opened, "the ledger is open");
         let writer = Writer::start(connection, files.clone(), lock);
         Ok((
             Self {

@@ -26,7 +26,7 @@ pub enum Egress {
     Direct,
 }
 
-/// Which addresses may be connected to.
+/// The addresses that connections may go to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
     /// All except link-local addresses, metadata servers, and addresses that are no host's. Loopback is allowed.
@@ -44,12 +44,12 @@ impl Reach {
     }
 }
 
-/// How long to wait until a server accepts a connection.
+/// The time to wait until a server accepts a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConnectTimeout {
-    /// This long for each address.
+    /// The time for each address.
     Each(Duration),
-    /// This long for all addresses of a family together; each address gets an equal share.
+    /// The time for all addresses of a family together; each address gets an equal share.
     All(Duration),
 }
 

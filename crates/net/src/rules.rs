@@ -8,7 +8,7 @@ use ipnet::IpNet;
 use starling_core::address::forms;
 use thiserror::Error;
 
-/// What a connection is for.
+/// The purpose of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// The repository of a Source.

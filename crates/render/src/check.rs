@@ -85,7 +85,7 @@ pub(super) struct SecretLiterals(pub(super) Vec<String>);
 pub(super) fn check(tree: &Tree, directory: &Path) -> Result<SecretLiterals, RenderError> {
     let mut walk = Walk {
         tree,
-        seen: BTreeSet::new(),
+        visited: BTreeSet::new(),
         ahead: Vec::new(),
         secret_literals: SecretLiterals::default(),
     };
@@ -94,7 +94,7 @@ pub(super) fn check(tree: &Tree, directory: &Path) -> Result<SecretLiterals, Ren
         plugins_of: None,
     });
     while let Some(visit) = walk.ahead.pop() {
-        if walk.seen.len() > MAX_DIRECTORIES {
+        if walk.visited.len() > MAX_DIRECTORIES {
             return Err(RenderError::TooLarge {
                 what: "the directories of one build",
                 limit: MAX_DIRECTORIES,
@@ -114,7 +114,7 @@ struct DirectoryVisit {
 
 struct Walk<'a> {
     tree: &'a Tree,
-    seen: BTreeSet<DirectoryVisit>,
+    visited: BTreeSet<DirectoryVisit>,
     ahead: Vec<DirectoryVisit>,
     secret_literals: SecretLiterals,
 }
@@ -129,7 +129,7 @@ struct EntryPath<'a> {
 
 impl Walk<'_> {
     fn enqueue(&mut self, visit: DirectoryVisit) {
-        if self.seen.insert(visit.clone()) {
+        if self.visited.insert(visit.clone()) {
             self.ahead.push(visit);
         }
     }

@@ -7,7 +7,7 @@ use sha2::{Digest as _, Sha256};
 use starling_api::{DISABLED, ENABLED, FORCE, OWNER_LABEL, RECONCILE};
 use starling_core::object::{Directives, ObjectId, Phase, RenderedObject, RenderedSet, set_digest};
 
-use super::manifest::{self, Identity};
+use super::manifest::{self, Identity, MissingField};
 use super::substitute::substitute;
 use super::{Manifests, RenderError, secret};
 
@@ -47,11 +47,12 @@ pub fn finish(
             what: "the substituted text in bytes",
             limit: SUBSTITUTED_BYTES,
         })?;
-        let identity = manifest::identity(&object).map_err(|missing| RenderError::Incomplete {
-            origin: "after substitution".to_owned(),
-            document: index + 1,
-            missing,
-        })?;
+        let identity =
+            manifest::identity(&object).map_err(|MissingField(missing)| RenderError::Incomplete {
+                origin: "after substitution".to_owned(),
+                document: index + 1,
+                missing,
+            })?;
         if identity.key.is_of_starling() {
             return Err(RenderError::OfStarling { key: identity.key });
         }

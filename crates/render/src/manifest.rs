@@ -20,7 +20,7 @@ pub(super) fn objects(documents: Vec<Value>, origin: &str, limit: usize) -> Resu
         flatten(document, &mut objects)
             .and_then(|()| within(&objects, limit))
             .map_err(|problem| match problem {
-                Problem::Lacks(missing) => RenderError::Incomplete {
+                Problem::Lacks(MissingField(missing)) => RenderError::Incomplete {
                     origin: origin.to_owned(),
                     document: index + 1,
                     missing,
@@ -45,16 +45,23 @@ pub(super) fn unique<'a>(keys: impl Iterator<Item = &'a ObjectId>) -> Result<(),
     Ok(())
 }
 
-/// Reads the identity of an object, or returns the field that is missing or not a string.
-pub(super) fn identity(object: &Value) -> Result<Identity, &'static str> {
-    let text = |value: &Value| value.as_str().filter(|text| !text.is_empty()).map(str::to_owned);
-    let api_version = text(&object["apiVersion"]).ok_or("apiVersion")?;
-    let kind = text(&object["kind"]).ok_or("kind")?;
-    let name = text(&object["metadata"]["name"]).ok_or("metadata.name")?;
+/// The path of a field of an object that is missing, or not a string.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct MissingField(pub(super) &'static str);
+
+/// Reads the identity of an object.
+pub(super) fn identity(object: &Value) -> Result<Identity, MissingField> {
+    let text = |value: &Value, path| {
+        let text = value.as_str().filter(|text| !text.is_empty());
+        text.map(str::to_owned).ok_or(MissingField(path))
+    };
+    let api_version = text(&object["apiVersion"], "apiVersion")?;
+    let kind = text(&object["kind"], "kind")?;
+    let name = text(&object["metadata"]["name"], "metadata.name")?;
     let namespace = match &object["metadata"]["namespace"] {
         Value::Null => String::new(),
         Value::String(namespace) => namespace.clone(),
-        _ => return Err("metadata.namespace"),
+        _ => return Err(MissingField("metadata.namespace")),
     };
     let group = api_version
         .split_once('/')
@@ -72,7 +79,7 @@ pub(super) fn identity(object: &Value) -> Result<Identity, &'static str> {
 }
 
 enum Problem {
-    Lacks(&'static str),
+    Lacks(MissingField),
     TooMany,
 }
 
@@ -92,7 +99,7 @@ fn flatten(document: Value, objects: &mut Vec<Value>) -> Result<(), Problem> {
         };
         return match fields.remove("items") {
             Some(Value::Array(items)) => items.into_iter().try_for_each(|item| flatten(item, objects)),
-            _ => Err(Problem::Lacks("items")),
+            _ => Err(Problem::Lacks(MissingField("items"))),
         };
     }
     identity(&document).map_err(Problem::Lacks)?;

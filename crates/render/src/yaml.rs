@@ -81,10 +81,10 @@ fn parse(text: &str, max_documents: usize) -> Result<Vec<Value>, YamlError> {
     let mut documents: Vec<Value> = parsed.map_err(|error| locate(text, &error))?;
     documents.retain(|document| !document.is_null());
     for (index, document) in documents.iter_mut().enumerate() {
-        normalise(document).map_err(|problem| YamlError {
+        normalise(document).map_err(|NumberTooLarge| YamlError {
             document: index + 1,
             at: None,
-            problem,
+            problem: "a number does not fit into 64 bits; quote it if it is a text",
         })?;
     }
     Ok(documents)
@@ -171,8 +171,11 @@ fn options(bytes: usize, max_documents: usize) -> serde_saphyr::Options {
     }
 }
 
+/// A number without a fraction does not fit into 64 bits.
+struct NumberTooLarge;
+
 /// Converts numbers to the form of Go's JSON: a float without a fraction is an integer (`1e3` is `1000`).
-fn normalise(value: &mut Value) -> Result<(), &'static str> {
+fn normalise(value: &mut Value) -> Result<(), NumberTooLarge> {
     match value {
         Value::Number(number) => {
             if let Some(whole) = whole(number)? {
@@ -186,12 +189,12 @@ fn normalise(value: &mut Value) -> Result<(), &'static str> {
     }
 }
 
-fn whole(number: &Number) -> Result<Option<Number>, &'static str> {
+fn whole(number: &Number) -> Result<Option<Number>, NumberTooLarge> {
     let Some(float) = number.as_f64().filter(|_| number.is_f64()) else {
         return Ok(None);
     };
     if float.abs() >= BEYOND_64_BITS {
-        return Err("a number does not fit into 64 bits; quote it if it is a text");
+        return Err(NumberTooLarge);
     }
     if float.fract() != 0.0 {
         return Ok(None);

@@ -13,8 +13,8 @@ use crate::cli::{kube_errors, lists, print_notice};
 /// Maximum length of `generateName`: the API server appends a suffix.
 const PREFIX: usize = 230;
 
-/// What is approved: its owner reference, and whether it holds a list of this digest now; `None`: unknown, since the
-/// caller cannot list its Syncs.
+/// The subject of an approval: its owner reference, and whether it has a held list of this digest; `None`: unknown,
+/// since the caller cannot list its Syncs.
 struct Subject {
     owner: Option<OwnerReference>,
     holds: Option<bool>,

@@ -22,7 +22,7 @@ pub(super) struct ActionArguments {
     /// Reason; it is recorded with the action
     #[arg(long, value_name = "TEXT")]
     reason: String,
-    /// Number of the rollout. The action is refused if this rollout is not in effect any more. Default: the current
+    /// Number of the rollout. The action is refused if this rollout is no longer in effect. Default: the current
     /// rollout
     #[arg(long, value_name = "ID")]
     rollout: Option<i64>,
@@ -107,8 +107,8 @@ pub(super) struct ApproveDeletionsArguments {
     /// Name of the SyncGroup or the Sync
     #[arg(value_name = "NAME")]
     name: String,
-    /// Digest of the list, as the conditions DeletionHeld and MembershipHeld, `starling why` and `starling plan` print
-    /// it
+    /// Digest of the list, as in the conditions DeletionHeld and MembershipHeld and in the output of `starling why` and
+    /// `starling plan`
     #[arg(long, value_name = "SHA256", value_parser = digest)]
     digest: String,
     /// Reason; it is recorded with the approval
@@ -118,10 +118,10 @@ pub(super) struct ApproveDeletionsArguments {
     caller: CallerArguments,
 }
 
-/// What a DeletionApproval is for.
+/// The kind of object whose deletions an approval is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum DeletionSubject {
-    /// A SyncGroup: each of its Syncs that would delete the list, or clusters that leave
+    /// A SyncGroup: all of its Syncs that would delete the list, and the clusters that leave
     Group,
     /// A Sync
     Sync,

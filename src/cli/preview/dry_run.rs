@@ -14,6 +14,7 @@ use starling_core::apply::budget::Approval;
 use starling_core::apply::{Grace, HeldDeletions, PruneBlocker, SiblingObjects};
 use starling_core::expand::{self, ClusterFacts};
 use starling_core::object::ObjectId;
+use starling_core::plural::counted;
 use starling_core::preview::{ClusterPreview, ObjectChange};
 use starling_core::target::{self, Owner};
 use tokio::time::Instant;
@@ -266,8 +267,8 @@ pub(super) fn report_pending(
     pending: &PendingDeletions,
 ) {
     preview.notes.push(format!(
-        "{entry}: {} objects that are no longer in git stay for {grace}: {}",
-        pending.count,
+        "{entry}: {} no longer in git and would be deleted after {grace}: {}",
+        counted(pending.count, "object is", "objects are"),
         pending.objects.join(", ")
     ));
 }

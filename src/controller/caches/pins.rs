@@ -12,7 +12,7 @@ use crate::controller::keyed::{Keyed, PerObject};
 /// pins of their artifacts.
 const SWEEP_AFTER: u32 = 10;
 
-/// What is known about the pins of each Source, and whether unneeded pins were deleted since the last pin.
+/// The known pins of each Source, and whether unneeded pins were deleted since the last pin.
 #[derive(Debug, Default)]
 pub struct Pins {
     /// Revisions that may not be in a status yet.

@@ -45,7 +45,7 @@ pub enum HubError {
         object: String,
         /// The key under `data`.
         key: &'static str,
-        /// What is wrong.
+        /// The problem.
         #[source]
         source: serde_json::Error,
     },

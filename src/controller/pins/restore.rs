@@ -17,7 +17,7 @@ use super::super::context::SourceContext;
 /// Pins the artifacts that stored releases need of a Source, and returns the revisions that are lost; `None` if this is
 /// not known. `latest`: the artifact that was just resolved and fetched.
 ///
-/// What the store lacks is searched for once, and again if the latest revision changes.
+/// Searches for pins that the store lacks once, and again if the latest revision changes.
 pub async fn restore(
     context: SourceContext<'_>,
     source: &Source,

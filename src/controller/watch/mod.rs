@@ -29,7 +29,7 @@ use crate::controller::waits;
 /// Number of objects in one page of a list, as in client-go.
 const PAGE: u32 = 500;
 
-/// What a watch reports.
+/// A report of a watch.
 #[derive(Debug)]
 pub(super) enum Report<K> {
     /// An object changed.

@@ -73,7 +73,7 @@ pub struct SubjectExplanation {
     pub entry: Option<JournalEntry>,
     /// The state and what blocks it.
     pub explanation: Explanation,
-    /// What is taken away: Syncs that the group no longer wants; empty for the past.
+    /// The removals: Syncs that the group no longer wants; empty for the past.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub removals: Vec<PlannedRemoval>,
     /// Estimated time of completion; `None`: not estimated.

@@ -10,7 +10,7 @@ use thiserror::Error;
 #[non_exhaustive]
 pub enum PersistError {
     /// Another process uses the folder.
-    #[error("the folder {} is in use by another process: end it, or name another folder", folder.display())]
+    #[error("the directory {} is in use by another process: end it, or name another directory", folder.display())]
     InUse {
         /// The folder.
         folder: PathBuf,
@@ -36,7 +36,7 @@ pub enum PersistError {
         source: sqlx::Error,
     },
     /// This version cannot use the file. The file stays unchanged.
-    #[error("cannot use {}: {why}. Restore a backup or choose another folder", path.display())]
+    #[error("cannot use {}: {why}. Restore a backup or choose another directory", path.display())]
     Unusable {
         /// The file.
         path: PathBuf,

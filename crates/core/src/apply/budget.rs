@@ -1,4 +1,4 @@
-//! How much a prune may delete without an approval: its share of a Sync within a window of time, and the kinds whose
+//! The limit of a prune without an approval: its share of a Sync within a window of time, and the kinds whose
 //! deletion deletes others. The deletion budgets of all paths are in [`crate::deletion_budget`].
 
 use std::collections::BTreeSet;
@@ -17,7 +17,8 @@ const LEAST: usize = 10;
 /// The number of objects that are named: as many as fit into a status.
 const NAMED: usize = 10;
 
-/// What is deleted only after an approval, besides the kinds that always are ([`takes_others_along`]).
+/// The kinds and objects that are deleted only after an approval, besides the kinds that always are
+/// ([`takes_others_along`]).
 #[derive(Clone, Copy, Debug)]
 pub struct Confirmation<'a> {
     /// The kinds that an operator added, because their deletion deletes others: `--confirm-deletion-of`.
@@ -146,10 +147,10 @@ impl HeldDeletions {
     }
 }
 
-/// What approves deletions.
+/// The approvals of deletions.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Approval<'a> {
-    /// What replaces the deleted objects: see [`digest_of`].
+    /// The target that replaces the deleted objects: see [`digest_of`].
     pub target: &'a str,
     /// The digests of approved deletions: see [`is_approved`].
     pub approved: &'a str,

@@ -45,7 +45,7 @@ impl Claim<'_> {
 pub struct Claimant {
     /// The name of the Sync, for messages.
     pub name: String,
-    /// Whether the member holds the target of the Sync. Otherwise it is unknown which objects the Sync will still want.
+    /// Whether the target of the Sync is applied. Otherwise it is unknown which objects the Sync will still want.
     pub settled: bool,
     /// The objects that the Sync will render when it is at the revision of the Sync that asks; `None`: every object
     /// that it has.

@@ -185,7 +185,7 @@ mod tests {
         jumps: ClockJumps::none(),
     };
 
-    /// What a pass over an inventory deletes, what it takes back, and the inventory that it claims.
+    /// The objects that a pass over an inventory deletes and takes back, and the inventory that it claims.
     #[derive(Debug, PartialEq, Eq)]
     struct Done {
         deleted: Vec<String>,

@@ -35,7 +35,7 @@ use crate::object::{DeletionStep, ObjectId, Phase, RenderedObject, RenderedSet};
 /// Losing records costs requests, never a write: see [`ApplyReason::Unknown`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
-    /// [`RenderedObject::digest`] of the body that was sent; empty while it is unknown what the member holds: see
+    /// [`RenderedObject::digest`] of the body that was sent; empty while it is unknown what the member has: see
     /// [`unconfirmed_records`].
     pub digest: String,
     /// `metadata.resourceVersion` of the response.
@@ -119,7 +119,7 @@ pub enum ApplyReason {
     /// The object was changed or deleted on the member.
     Drifted,
     /// The object is ours, but the body that was last sent is unknown, or its record is not believed. The object is
-    /// read first, and not written if the member already holds it.
+    /// read first, and not written if the member already has it.
     Unknown,
 }
 

@@ -110,13 +110,13 @@ impl SiblingObjects {
 pub struct Guard<'a> {
     /// The objects that other Syncs hold.
     pub siblings: &'a SiblingObjects,
-    /// What the Sync deleted within the window.
+    /// The deletions of the Sync within the window.
     pub earlier: Earlier<'a>,
-    /// What is deleted only after an approval.
+    /// The kinds and objects that are deleted only after an approval.
     pub confirmation: Confirmation<'a>,
     /// The time between the first render that lacks an object and its deletion.
     pub grace: Grace<'a>,
-    /// What approves the deletions.
+    /// The approval of the deletions.
     pub approval: budget::Approval<'a>,
 }
 

@@ -27,7 +27,7 @@ pub struct OwnAttempt {
 
 impl Recorded {
     /// Returns the records if they are current: they belong to the last attempt, by status or in this process. `None`:
-    /// it is unknown what the member holds.
+    /// it is unknown what the member has.
     ///
     /// A ledger may be older than status, because its volume was restored from a snapshot or because another replica
     /// made attempts. Such a record of a release would make a rollback to that release "applied" without a request. A

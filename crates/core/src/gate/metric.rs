@@ -205,7 +205,7 @@ pub fn judge(samples: &[Sample], result: Result<bool, Problem>) -> Evaluation {
 /// response may have what it needs.
 ///
 /// # Errors
-/// What is wrong with the test.
+/// The problem with the test.
 pub fn check(result: &Result<bool, Problem>) -> Result<(), TestError> {
     match result {
         Ok(_) | Err(Problem::Failed(_)) => Ok(()),

@@ -32,6 +32,20 @@ const NUMBER: &str = "hub=";
 /// The start of the first line.
 const FORMAT: &str = "starling-inventory/1";
 
+/// The reason why a line is not an entry.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+pub enum LineError {
+    /// The line ends before the UID.
+    #[error("fewer than five fields")]
+    FewFields,
+    /// An escape is not the code of a character.
+    #[error("a broken escape")]
+    BrokenEscape,
+    /// The kind or the name is empty.
+    #[error("no kind or no name")]
+    Unnamed,
+}
+
 /// The reason why a text is not a shard of an inventory.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum FormatError {
@@ -57,7 +71,7 @@ pub enum FormatError {
         /// Counted from 1; the first line has the format.
         line: usize,
         /// The error in the line.
-        problem: &'static str,
+        problem: LineError,
     },
 }
 
@@ -215,17 +229,17 @@ fn encode_line(key: &ObjectId, listed: &Listed) -> String {
     line
 }
 
-fn parse_line(line: &str) -> Result<Entry, &'static str> {
+fn parse_line(line: &str) -> Result<Entry, LineError> {
     let mut fields = line.split('\t').map(unescape);
     let mut next = || {
         fields
             .next()
-            .ok_or("fewer than five fields")?
-            .ok_or("a broken escape")
+            .ok_or(LineError::FewFields)?
+            .ok_or(LineError::BrokenEscape)
     };
     let (group, kind, namespace, name, uid) = (next()?, next()?, next()?, next()?, next()?);
     if kind.is_empty() || name.is_empty() {
-        return Err("no kind or no name");
+        return Err(LineError::Unnamed);
     }
     let mut more = line.split('\t').skip(FIELDS);
     let origin = match more.next() {
@@ -399,21 +413,18 @@ mod tests {
                 "starling-inventory/1 shards=1 hub=seven\n",
                 FormatError::WriteNumber,
             ),
-            (
-                "starling-inventory/1 shards=1\n\n",
-                line(2, "fewer than five fields"),
-            ),
+            ("starling-inventory/1 shards=1\n\n", line(2, LineError::FewFields)),
             (
                 "starling-inventory/1 shards=1\na\tB\tc\td\te\na\tB\tc\td\n",
-                line(3, "fewer than five fields"),
+                line(3, LineError::FewFields),
             ),
             (
                 "starling-inventory/1 shards=1\na\t\tc\td\te\n",
-                line(2, "no kind or no name"),
+                line(2, LineError::Unnamed),
             ),
             (
                 "starling-inventory/1 shards=1\na\tB\tc\t%zz.\te\n",
-                line(2, "a broken escape"),
+                line(2, LineError::BrokenEscape),
             ),
         ];
         for (text, expected) in cases {

@@ -34,6 +34,13 @@ pub(super) struct AdmissionResult {
     pub(super) known_until: Option<Timestamp>,
 }
 
+/// A candidate, its cluster, and the place of its decision among those of all clusters.
+struct PlacedCandidate<'s, 'a> {
+    place: usize,
+    state: &'s ClusterState<'a>,
+    candidate: Candidate,
+}
+
 /// A hold reason, and when time ends it.
 type Hold = (HoldReason, Option<Timestamp>);
 
@@ -75,7 +82,11 @@ impl<'a> Admitter<'a> {
             match hold {
                 Some((reason, recheck_at)) => decisions.push(Some(Decision::Hold { reason, recheck_at })),
                 None => {
-                    candidates.push((decisions.len(), state, candidate));
+                    candidates.push(PlacedCandidate {
+                        place: decisions.len(),
+                        state,
+                        candidate,
+                    });
                     decisions.push(None);
                 }
             }
@@ -226,10 +237,10 @@ impl<'a> Admitter<'a> {
     /// has a slot, but the new release may be a bad one.
     fn fill_slots<'s>(
         &'s self,
-        mut candidates: Vec<(usize, &'s ClusterState<'a>, Candidate)>,
+        mut candidates: Vec<PlacedCandidate<'s, 'a>>,
         budget: &'s mut SlotBudget,
     ) -> impl Iterator<Item = (usize, Decision)> + 's {
-        candidates.sort_by_key(|(_, state, candidate)| {
+        candidates.sort_by_key(|PlacedCandidate { state, candidate, .. }| {
             let keeps_slot = state.slot.is_some();
             let stage = stage_of(self.input, state);
             (
@@ -240,7 +251,12 @@ impl<'a> Admitter<'a> {
                 state.name,
             )
         });
-        candidates.into_iter().map(move |(place, state, candidate)| {
+        candidates.into_iter().map(move |start| {
+            let PlacedCandidate {
+                place,
+                state,
+                candidate,
+            } = start;
             let decision = match budget.take(stage_of(self.input, state), state, &candidate) {
                 None => candidate.start(state),
                 Some(reason) => Decision::Hold {

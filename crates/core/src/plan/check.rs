@@ -71,7 +71,7 @@ fn every_cluster_is_decided(input: &PlanInput, plan: &Plan) -> Result<(), Violat
 
 /// Checks that nothing in the plan becomes wrong before the next plan. A next plan that is too early does no harm.
 ///
-/// Nothing is checked if the clock was set back: when something observed in the future changes is unknown, and the next
+/// Skips the check if the clock was set back: when something observed in the future changes is unknown, and the next
 /// plan comes with every event and once the clock has caught up.
 fn next_plan_is_in_time(input: &PlanInput, plan: &Plan, rules: &Rules<'_>) -> Result<(), Violation> {
     if newest(input) > input.now {

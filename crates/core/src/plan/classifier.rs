@@ -1,4 +1,4 @@
-//! What the classification of a cluster knows, and the questions that its parts share.
+//! The input of the classification of a cluster, and the questions that its parts share.
 
 use jiff::Timestamp;
 

@@ -36,7 +36,7 @@ impl Plan {
     }
 
     /// Reports whether the release succeeded on the whole group, so that a rollback may return to it: every reachable
-    /// cluster holds it, and at least one does. Skipped clusters do not hold it, and there may be a reason for that.
+    /// cluster is done with it, and at least one is. Skipped clusters are not, and there may be a reason for that.
     /// Clusters that were unreachable all the time prove nothing, and every large fleet has some.
     #[must_use]
     pub fn is_known_good(&self) -> bool {

@@ -16,7 +16,7 @@ pub struct LeavingSync {
     pub entry: String,
     /// Why the group no longer wants it.
     pub cause: LeavingCause,
-    /// What happens to the objects of the Sync.
+    /// The policy for the objects of the Sync.
     pub policy: DeletionPolicy,
     /// The names of the Syncs that it depends on. They are removed after it.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]

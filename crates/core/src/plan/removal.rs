@@ -1,4 +1,4 @@
-//! Which Syncs are removed: those of clusters that left the group, and of entries that left its spec.
+//! The Syncs that are removed: those of clusters that left the group, and of entries that left its spec.
 //!
 //! A removal is a decision like a start. The removal of an entry is that of its cluster ([`Decision::Remove`]). A
 //! cluster that left is not one of the release any more; if its objects are deleted, it takes one of the slots that

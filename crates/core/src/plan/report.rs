@@ -9,6 +9,7 @@ use super::stages::{Direction, Gate, RolloutVerdict, StagePhase, StagePlan, Stag
 use super::types::{
     ClusterView, Decision, FailureReason, HealthProblem, HoldReason, Plan, PlanInput, Progress,
 };
+use crate::plural::counted;
 
 /// The selected clusters by state; every cluster counts once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -318,8 +319,8 @@ impl Plan {
         }
         let blockers = held.into_iter().map(|(reason, clusters)| {
             let message = format!(
-                "{} clusters on hold, such as {}; the rollout is complete when they are on this release or skipped",
-                clusters.len(),
+                "{} on hold, such as {}; the rollout is complete when they are on this release or skipped",
+                counted(clusters.len(), "cluster", "clusters"),
                 clusters.first().copied().unwrap_or_default()
             );
             Blocker {
@@ -333,6 +334,7 @@ impl Plan {
 
     /// Returns the message about pending clusters that a reason blocks.
     fn message(&self, reason: &HoldReason, clusters: u32) -> String {
+        let waiting = counted(clusters, "cluster waits", "clusters wait");
         let name = |stage: usize| self.stages.get(stage).map_or("", |stage| stage.name.as_str());
         match reason {
             HoldReason::TooManyFailures { stage } => {
@@ -341,43 +343,45 @@ impl Plan {
                     None => (self.tally, String::new()),
                 };
                 format!(
-                    "{} failed{of} (limit {}); {clusters} clusters wait until failures are at or below the limit, or for a new revision",
+                    "{} failed{of} (limit {}); {waiting} until failures are at or below the limit, or for a new revision",
                     tally.failed, tally.failures_allowed
                 )
             }
             HoldReason::NoSlot => {
                 let slots = self.tally.slots.unwrap_or_default();
-                format!(
-                    "{clusters} clusters wait for one of {slots} slots (maxConcurrency of the group or their stage)"
-                )
+                format!("{waiting} for one of {slots} slots (maxConcurrency of the group or their stage)")
             }
             HoldReason::TooManyUnavailable => format!(
-                "{} clusters are in flight or not healthy (limit {}); {clusters} clusters wait (maxUnavailable of the group or their stage)",
-                self.tally.unavailable, self.tally.unavailable_allowed
+                "{} in flight or not healthy (limit {}); {waiting} (maxUnavailable of the group or their stage)",
+                counted(self.tally.unavailable, "cluster is", "clusters are"),
+                self.tally.unavailable_allowed
             ),
             HoldReason::StageWaits { stage, wait } => {
-                format!("{}; {clusters} clusters wait", waits_for(name(*stage), wait))
+                format!("{}; {waiting}", waits_for(name(*stage), wait))
             }
-            HoldReason::WindowClosed => format!("{clusters} clusters wait for their window to open"),
-            HoldReason::Jitter => format!("{clusters} clusters wait for their jitter"),
-            HoldReason::GroupSuspended => format!("the group is suspended; {clusters} clusters wait"),
-            HoldReason::Paused(attribution) => format!(
-                "paused by {} ({}); {clusters} clusters wait",
-                attribution.by, attribution.reason
-            ),
+            HoldReason::WindowClosed => format!("{waiting} for their window to open"),
+            HoldReason::Jitter => format!("{waiting} for their jitter"),
+            HoldReason::GroupSuspended => format!("the group is suspended; {waiting}"),
+            HoldReason::Paused(attribution) => {
+                format!("paused by {} ({}); {waiting}", attribution.by, attribution.reason)
+            }
             HoldReason::Aborted(attribution) => format!(
-                "aborted by {} ({}); {clusters} clusters wait for a new revision",
+                "aborted by {} ({}); {waiting} for a new revision",
                 attribution.by, attribution.reason
             ),
             HoldReason::MembershipHeld => {
-                format!("too many clusters left the group at once; {clusters} clusters wait for an approval")
+                format!("too many clusters left the group at once; {waiting} for an approval")
             }
-            HoldReason::ClusterNotProbed => format!("{clusters} clusters have not been probed yet"),
+            HoldReason::ClusterNotProbed => counted(
+                clusters,
+                "cluster has not been probed yet",
+                "clusters have not been probed yet",
+            ),
             HoldReason::Skipped(_)
             | HoldReason::ClusterSuspended
             | HoldReason::SyncSuspended { .. }
             | HoldReason::InvalidParameters { .. }
-            | HoldReason::ClusterUnreachable { .. } => format!("{clusters} clusters"),
+            | HoldReason::ClusterUnreachable { .. } => counted(clusters, "cluster", "clusters"),
         }
     }
 

@@ -248,7 +248,7 @@ pub enum StageWait {
         /// Clusters that soak.
         soaking: usize,
     },
-    /// The stage has clusters, but none of them holds the release, which proves nothing. An operator has to act.
+    /// The stage has clusters, but none of them is done with the release, which proves nothing. An operator has to act.
     Unproven,
     /// A gate.
     Gate {
@@ -292,8 +292,8 @@ impl StageWait {
 pub enum RolloutVerdict {
     /// The rollout continues, by itself or with the events that its decisions name.
     InProgress,
-    /// Every stage has passed, every reachable cluster holds the release, and no clusters vanished at once. Or the
-    /// group has no clusters, and nothing stopped the rollout.
+    /// Every stage has passed, every reachable cluster is done with the release, and no clusters vanished at once. Or
+    /// the group has no clusters, and nothing stopped the rollout.
     Succeeded,
     /// Nothing more starts until an operator acts or a failed cluster recovers.
     Stopped(Stop),

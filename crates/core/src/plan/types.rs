@@ -150,7 +150,7 @@ pub struct ObservedSync {
 pub enum Progress {
     /// Not applied yet, without a failure: queued, in progress, or unreachable.
     Working,
-    /// The member holds the target and, with `wait`, was healthy with it at least once.
+    /// The target is applied to the member and, with `wait`, was healthy there at least once.
     Applied(Applied),
     /// The last attempt failed, or the target never became healthy: in backoff, or stalled.
     Failing {
@@ -232,7 +232,7 @@ pub struct Plan {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum Decision {
-    /// The cluster holds the targets of this release, soaked, and has no other entries of the group.
+    /// The targets of this release are applied and have soaked, and the cluster has no other entries of the group.
     Done,
     /// Admit these entries now.
     Start {

@@ -26,13 +26,13 @@ impl ReleaseRequest {
     /// later one.
     pub(super) fn of(actions: &OperatorActions, loaded: &Loaded) -> Result<Option<Self>, Need> {
         let release = actions.release.as_ref().map(|attribution| attribution.at);
-        let Some((revision, attribution)) = &actions.rollback else {
+        let Some(rollback) = &actions.rollback else {
             return Ok(release.map(|_| Self::ResumeHeld));
         };
-        if release.is_some_and(|at| at > attribution.at) {
+        if release.is_some_and(|at| at > rollback.attribution.at) {
             return Ok(Some(Self::ResumeHeld));
         }
-        let Some(revision) = revision else {
+        let Some(revision) = &rollback.revision else {
             return Ok(Some(Self::RollBack(None)));
         };
         Ok(Some(match loaded.revision(revision)? {

@@ -36,10 +36,19 @@ pub struct OperatorActions {
     pub input: OperatorInput,
     /// Approved stages.
     pub approvals: BTreeMap<String, Attribution>,
-    /// The last request to roll back: to a revision, or (`None`) to the last known good release.
-    pub rollback: Option<(Option<String>, Attribution)>,
+    /// The last request to roll back.
+    pub rollback: Option<RollbackRequest>,
     /// The last request to start the held release.
     pub release: Option<Attribution>,
+}
+
+/// An operator's request to roll back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RollbackRequest {
+    /// The revision to roll back to; `None`: the last known good release.
+    pub revision: Option<String>,
+    /// The author, the reason and the time.
+    pub attribution: Attribution,
 }
 
 /// Folds actions and approvals into the input of the machine.
@@ -172,7 +181,12 @@ impl OperatorActions {
                     input.promoted.insert(stage.clone(), attribution);
                 }
             }
-            ActionType::Rollback => self.rollback = Some((spec.revision.clone(), attribution)),
+            ActionType::Rollback => {
+                self.rollback = Some(RollbackRequest {
+                    revision: spec.revision.clone(),
+                    attribution,
+                });
+            }
             ActionType::Release => self.release = Some(attribution),
         }
     }
@@ -371,7 +385,7 @@ mod tests {
         ] {
             let (typo, meant) = (of(first, "v9"), of(second, "v1"));
             for both in [[&typo, &meant], [&meant, &typo]] {
-                let (revision, _) = operator_actions(SUBJECT, both, []).rollback.unwrap();
+                let RollbackRequest { revision, .. } = operator_actions(SUBJECT, both, []).rollback.unwrap();
                 assert_eq!(revision.as_deref(), Some("v1"), "{first} {second}");
             }
         }
@@ -388,7 +402,7 @@ mod tests {
         };
         let (first, second) = (of("x9", "v1"), of("x1", "v9"));
         for both in [[&first, &second], [&second, &first]] {
-            let (revision, _) = operator_actions(SUBJECT, both, []).rollback.unwrap();
+            let RollbackRequest { revision, .. } = operator_actions(SUBJECT, both, []).rollback.unwrap();
             assert_eq!(revision.as_deref(), Some("v9"));
         }
     }
@@ -412,7 +426,7 @@ mod tests {
         assert_eq!(requested.input.aborted.unwrap().at, t(4));
         assert_eq!(requested.input.retries.len(), 1);
         assert_eq!(requested.input.retries[0].cluster.as_deref(), Some("eu-8"));
-        assert_eq!(requested.rollback.unwrap().0, None);
+        assert_eq!(requested.rollback.unwrap().revision, None);
         assert_eq!(requested.release.unwrap().at, t(7));
     }
 

@@ -7,7 +7,7 @@ use starling_api::{RolloutStatus, StageStatus};
 
 use super::{ENTRY, Request, World};
 use crate::plan::{Attribution, ClusterView, EntryView, LeavingSync, PlanInput, StageRecord};
-use crate::rollout::operator::OperatorActions;
+use crate::rollout::operator::{OperatorActions, RollbackRequest};
 use crate::rollout::{AdmissionRef, Observations, Rolling};
 
 /// The observed world.
@@ -35,11 +35,14 @@ impl Observations for Observed<'_> {
             reason: String::new(),
             at: world.now,
         };
-        let (rollback, release) = match &world.request {
-            Some(Request::RollBack(to)) => (Some((to.clone(), attribution())), None),
-            Some(Request::ResumeHeld) => (None, Some(attribution())),
-            None => (None, None),
+        let rollback = match &world.request {
+            Some(Request::RollBack(to)) => Some(RollbackRequest {
+                revision: to.clone(),
+                attribution: attribution(),
+            }),
+            Some(Request::ResumeHeld) | None => None,
         };
+        let release = matches!(world.request, Some(Request::ResumeHeld)).then(attribution);
         OperatorActions {
             input: world.operator.clone(),
             approvals: world.approvals.clone(),

@@ -34,7 +34,7 @@ pub(super) struct Comparison<'a> {
     restored: &'a Restored,
     known: &'a KnownWrites,
     tools: &'a ToolOptions,
-    /// What would change.
+    /// The changes.
     pub(super) preview: ClusterPreview,
     /// The writes that the management cluster does not know.
     pub(super) lost: Vec<LostWrite>,
@@ -54,7 +54,7 @@ struct Part {
     owner: String,
     template: SyncTemplate,
     rendered: Arc<Rendered>,
-    /// What replaces the objects that are deleted, as in the digest of an approval.
+    /// The target that replaces the objects that are deleted, as in the digest of an approval.
     target: String,
     /// The arguments of `starling approve-deletions` that name what is approved.
     subject: String,

@@ -51,12 +51,12 @@ pub(in crate::cli) struct RestoreArguments {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 struct LostWrite {
     cluster: String,
-    /// What was written, for people.
+    /// The description of the write.
     of: String,
     number: WriteNumber,
 }
 
-/// What the restored management cluster would do.
+/// The writes of the restored management cluster.
 struct RestorePlan {
     lost: Vec<LostWrite>,
     overview: Overview,

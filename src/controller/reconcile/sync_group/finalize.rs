@@ -18,6 +18,7 @@ use starling_core::group_deletion::{
     DeletedCluster, DeletedGroup, DeletionWait, NextDeletions, next_deletions,
 };
 use starling_core::plan::{Reach, ReadStrategy};
+use starling_core::plural::counted;
 
 use super::super::ReconcileError;
 use super::super::cluster::reach;
@@ -214,8 +215,8 @@ fn remaining(left: &GroupSyncs) -> String {
         Some(format!("; {}: {}", sync.name_any(), ready.message))
     });
     format!(
-        "waiting for {} Syncs to be deleted{}",
-        left.values().count(),
+        "waiting for {} to be deleted{}",
+        counted(left.values().count(), "Sync", "Syncs"),
         first.unwrap_or_default()
     )
 }

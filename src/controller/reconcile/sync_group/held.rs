@@ -9,6 +9,7 @@ use starling_api::{
 use starling_core::deletion_approval::Approval;
 use starling_core::membership::HeldDeselection;
 use starling_core::plan::LeavingSync;
+use starling_core::plural::counted;
 
 use super::observe::Group;
 use crate::controller::context::GroupContext;
@@ -83,9 +84,8 @@ impl<'a> HeldRemoval<'a> {
             status: ConditionStatus::True,
             reason: "ApprovalNeeded".into(),
             message: format!(
-                "the release of the automatic rollback lacks entries that {} clusters have; to approve their removal: \
-                 {}{}: {}",
-                self.clusters.len(),
+                "the release of the automatic rollback lacks entries that {}; to approve their removal: {}{}: {}",
+                counted(self.clusters.len(), "cluster has", "clusters have"),
                 texts.command(self.digest),
                 texts.rest(),
                 entries.join(", ")
@@ -94,7 +94,7 @@ impl<'a> HeldRemoval<'a> {
     }
 }
 
-/// What the messages of both conditions have in common.
+/// The parts that the messages of both conditions share.
 #[derive(Clone, Copy)]
 struct Texts<'a> {
     /// The command that approves, without the digest and the reason.
@@ -183,7 +183,8 @@ fn deletion_held<'a>(
         }
     };
     let message = format!(
-        "{total} Syncs have deletions that {why}: {}{others}{}: {}",
+        "{} that {why}: {}{others}{}: {}",
+        counted(total, "Sync has deletions", "Syncs have deletions"),
         texts.command(&first.digest),
         texts.rest(),
         first.objects.join(", ")

@@ -1,4 +1,4 @@
-//! What a pass writes so that a restore of the group to another API server loses nothing (ADR 44): marks actions and
+//! Prepares a group for a restore to another API server, so that nothing is lost (ADR 44): marks actions and
 //! approvals with the rollout that they count for, and sets the owner references of restored Syncs.
 
 use std::sync::Arc;

@@ -218,7 +218,7 @@ fn repeated_entry(group: &SyncGroup) -> Option<&str> {
 /// The reason why a Source of an entry cannot be used.
 #[derive(Debug, thiserror::Error)]
 enum SourceError {
-    /// It does not exist.
+    /// The Source does not exist.
     #[error("spec.syncs[{entry}].sourceRef: Source {source_name:?} not found")]
     NotFound {
         /// Name of the entry.
@@ -226,7 +226,7 @@ enum SourceError {
         /// Name of the Source.
         source_name: String,
     },
-    /// It has not been fetched yet.
+    /// The Source has not been fetched yet.
     #[error("spec.syncs[{entry}].sourceRef: Source {source_name:?} has no revision yet")]
     NotReady {
         /// Name of the entry.

@@ -24,7 +24,7 @@ pub(super) struct CheckedFacts {
     /// The entries of the last known good release that are missing, on a cluster that was never admitted to anything
     /// else.
     pub(super) known_good: Vec<String>,
-    /// What the cluster has to lose, once all entries of the release are done there.
+    /// The removal that is due on the cluster, once all entries of the release are done there.
     pub(super) removal: Option<EntryRemoval>,
 }
 
@@ -32,7 +32,7 @@ pub(super) struct CheckedFacts {
 pub(super) struct EntryRemoval {
     /// The entries whose removal has not begun.
     pub(super) waiting: Vec<String>,
-    /// Those of them whose Sync is suspended.
+    /// The entries among them whose Sync is suspended.
     pub(super) suspended: Vec<String>,
     /// Time at which the last removal began.
     since: Option<Timestamp>,
@@ -40,9 +40,9 @@ pub(super) struct EntryRemoval {
 
 /// The state of a cluster in a rollout.
 pub(super) enum State {
-    /// Every entry holds its target, and soaked.
+    /// Every entry is applied and has soaked.
     Done,
-    /// Every entry holds its target and is healthy, some not for the soak time yet.
+    /// Every entry is applied and healthy, some not for the soak time yet.
     Soaking { until: Timestamp },
     /// Admitted, not done, and neither failed nor overdue. Without a deadline, it was healthy before and the timeout of
     /// its health check applies.

@@ -15,7 +15,7 @@ use crate::plan::types::Decision;
 
 /// The decision that a removal should have.
 enum Expected {
-    /// This decision.
+    /// The decision is this one.
     Exactly(RemovalDecision),
     /// Removed, or held until a slot is free.
     InASlot,

@@ -2,12 +2,23 @@
 
 use std::collections::BTreeSet;
 
+use jiff::Timestamp;
+
 use super::facts::{self, State};
 use super::member::Member;
 use super::moment::Moment;
 use super::violation::Violation;
 use super::windows;
 use crate::plan::types::{AdmittedRelease, Decision, HoldReason, Reach};
+
+/// The place of a cluster in the order of starts; smaller ones start first.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Turn<'m> {
+    is_new: bool,
+    needs_slot: bool,
+    eligible_at: Timestamp,
+    name: &'m str,
+}
 
 impl Moment<'_> {
     pub(super) fn starts_are_lawful(&self) -> Result<(), Violation> {
@@ -213,9 +224,12 @@ impl Moment<'_> {
         Ok(())
     }
 
-    fn turn<'m>(&self, member: &'m Member<'_>) -> (bool, bool, jiff::Timestamp, &'m str) {
-        let facts = &member.facts;
-        let eligible = self.eligible_at(member, AdmittedRelease::Release);
-        (!facts.is_reached(), !facts.holds_slot(), eligible, member.name)
+    fn turn<'m>(&self, member: &'m Member<'_>) -> Turn<'m> {
+        Turn {
+            is_new: !member.facts.is_reached(),
+            needs_slot: !member.facts.holds_slot(),
+            eligible_at: self.eligible_at(member, AdmittedRelease::Release),
+            name: member.name,
+        }
     }
 }

@@ -28,8 +28,8 @@ pub enum Violation {
         /// The cluster.
         cluster: String,
     },
-    /// Every entry holds its target and soaked, and the decision is not done.
-    #[error("cluster {cluster}: every entry holds its target and soaked, but not decided as done")]
+    /// Every entry is applied and has soaked, and the decision is not done.
+    #[error("cluster {cluster}: every entry is applied and has soaked, but not decided as done")]
     DoneUnnoticed {
         /// The cluster.
         cluster: String,
@@ -138,7 +138,7 @@ pub enum Violation {
         /// The cluster.
         cluster: String,
     },
-    /// Started with the last known good release though it holds something else, or already holds all of that release.
+    /// Started with the last known good release though something else is applied, or all of that release already is.
     #[error("cluster {cluster}: started with the last known good release, but it is not new")]
     NotNew {
         /// The cluster.

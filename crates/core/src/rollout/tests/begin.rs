@@ -260,11 +260,11 @@ fn a_queue_without_clusters_is_worked_off_one_rollout_a_pass() {
     let transition = case.pass();
     assert!(!transition.again);
     assert_eq!((case.current(), case.status.queue.len()), ((3, "r3"), 0));
-    assert_eq!(case.status.last_known_good, None, "nobody holds it");
+    assert_eq!(case.status.last_known_good, None, "applied nowhere");
     assert!(writes(&transition).contains(&"record rollout 3 after Superseded".to_owned()));
 }
 
-/// Every cluster holds the release already: its rollout begins and ends in one pass, with one write of status.
+/// The release is applied to every cluster already: its rollout begins and ends in one pass, with one write of status.
 #[test]
 fn a_rollout_that_succeeds_at_once_ends_in_the_pass_in_which_it_begins() {
     let mut case = rolling("r1", &[("c1", healthy("r2"))]);
@@ -316,7 +316,10 @@ fn only_an_automatic_rollback_holds_the_removal_of_an_entry() {
         case.status.last_known_good = Some(named("r1"));
         if cause == Cause::Requested {
             case.observed.actions.0 = 1;
-            case.observed.actions.1.rollback = Some((None, attribution(-5)));
+            case.observed.actions.1.rollback = Some(RollbackRequest {
+                revision: None,
+                attribution: attribution(-5),
+            });
         }
         let removed = LeavingSync {
             entry: "old".into(),

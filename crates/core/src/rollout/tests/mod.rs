@@ -17,7 +17,7 @@ use starling_api::{
     RolloutStatus, StageStatus, SyncEntry, SyncGroupStatus,
 };
 
-use super::operator::OperatorActions;
+use super::operator::{OperatorActions, RollbackRequest};
 use super::*;
 use crate::clock_jumps::ClockJumps;
 use crate::journal::Recorder;
@@ -395,7 +395,10 @@ impl Case {
         self.observed.actions = (
             1,
             OperatorActions {
-                rollback: Some((to.map(str::to_owned), attribution(-5))),
+                rollback: Some(RollbackRequest {
+                    revision: to.map(str::to_owned),
+                    attribution: attribution(-5),
+                }),
                 ..OperatorActions::default()
             },
         );

@@ -90,7 +90,10 @@ fn actions() -> impl Strategy<Value = OperatorActions> {
     );
     (rollback, retry, flags).prop_map(|(rollback, retry, (release, paused, aborted))| {
         let mut actions = OperatorActions {
-            rollback: rollback.map(|(to, at)| (to, attribution(at))),
+            rollback: rollback.map(|(revision, at)| RollbackRequest {
+                revision,
+                attribution: attribution(at),
+            }),
             release: release.map(attribution),
             ..OperatorActions::default()
         };
