@@ -267,7 +267,11 @@ impl WriteCounter {
         Refusal::Held(held)
     }
 
-    pub(in crate::controller) fn hold(&self, finding: RestoreFinding, is_stored: bool) -> Arc<RestoreFinding> {
+    pub(in crate::controller) fn hold(
+        &self,
+        finding: RestoreFinding,
+        is_stored: bool,
+    ) -> Arc<RestoreFinding> {
         let mut state = lock(&self.state);
         state.is_stored = is_stored;
         // A later write of this process must not reuse numbers of the lost past.

@@ -459,9 +459,14 @@ async fn the_plan_names_what_removed_entries_and_unselected_clusters_lose() -> R
     assert_ne!(before, after);
 
     let entry = json!({"name": "other", "sourceRef": {"name": "fixed"}, "path": "./quiet"});
-    fleet.patch::<SyncGroup>(QUIET, json!({"spec": {"syncs": [entry]}})).await?;
+    fleet
+        .patch::<SyncGroup>(QUIET, json!({"spec": {"syncs": [entry]}}))
+        .await?;
     let (plan, last) = restore_plan(fleet).await?;
-    assert!(plan.contains("quiet/app: the SyncGroup has no such entry"), "{plan}");
+    assert!(
+        plan.contains("quiet/app: the SyncGroup has no such entry"),
+        "{plan}"
+    );
     assert_ne!(after, last);
     Ok(())
 }

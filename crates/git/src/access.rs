@@ -318,7 +318,10 @@ mod tests {
     fn the_names_of_mirrors_do_not_move() {
         let url = RepoUrl::parse("https://git.example.com/shop.git", false).unwrap();
         let found = [url.mirror_key(None), url.mirror_key(Some("fleet/token"))];
-        let expected = ["cdee9285e63705bffa94fecf0ab46df2", "6a2feae9e8b8ae79ee0779165d081cf0"];
+        let expected = [
+            "cdee9285e63705bffa94fecf0ab46df2",
+            "6a2feae9e8b8ae79ee0779165d081cf0",
+        ];
         assert_eq!(found, expected);
     }
 

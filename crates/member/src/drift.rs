@@ -394,8 +394,15 @@ mod tests {
         ] {
             let text = of(uid, version, time);
             let found: Partial<'_> = serde_json::from_str(&text).unwrap();
-            assert_eq!(differs(&found.metadata, &record), expected, "{uid} {version} {time}");
+            assert_eq!(
+                differs(&found.metadata, &record),
+                expected,
+                "{uid} {version} {time}"
+            );
         }
-        assert!(!differs(&known.metadata, &timeless), "a record of an earlier version");
+        assert!(
+            !differs(&known.metadata, &timeless),
+            "a record of an earlier version"
+        );
     }
 }

@@ -333,7 +333,8 @@ impl Member {
 
     /// Creates one ConfigMap. An apply cannot require that there is none.
     async fn create_map(&self, name: &str, data: Value, attempt: &Attempt) -> Result<(), MemberError> {
-        let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": map_metadata(name), "data": data});
+        let map =
+            json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": map_metadata(name), "data": data});
         let body = Bytes::from(map.to_string());
         let key = shard_key(name);
         let operation = Operation::object("create", &key);

@@ -52,14 +52,20 @@ impl Member {
     ///
     /// # Errors
     /// [`MemberError::SetBack`] if the management cluster does not know one of them; any other error of the requests.
-    pub async fn check_numbers(&self, owners: &BTreeSet<String>, deadline: Instant) -> Result<(), MemberError> {
+    pub async fn check_numbers(
+        &self,
+        owners: &BTreeSet<String>,
+        deadline: Instant,
+    ) -> Result<(), MemberError> {
         let Some(numbers) = self.numbers() else {
             return Ok(());
         };
         let attempt = Attempt::until(deadline);
         let maps = match self.list_maps(&attempt).await {
             Ok(maps) => maps,
-            Err(MemberError::Forbidden { .. } | MemberError::TooLarge { .. } | MemberError::Garbage { .. }) => {
+            Err(
+                MemberError::Forbidden { .. } | MemberError::TooLarge { .. } | MemberError::Garbage { .. },
+            ) => {
                 return self.check_each(numbers, owners, &attempt).await;
             }
             Err(error) => return Err(error),

@@ -321,7 +321,11 @@ async fn nothing_that_seems_unused_is_deleted_while_the_installation_is_held() {
     let context = context(directory.path()).await;
     ready_cluster(&context, "eu");
     assert!(!may_delete(&context), "the member was not looked at");
-    context.caches.cluster.looks.tried(&ObjectKey::new("ns", "eu"), true);
+    context
+        .caches
+        .cluster
+        .looks
+        .tried(&ObjectKey::new("ns", "eu"), true);
     assert!(may_delete(&context));
     let finding = RestoreFinding {
         number: "a/7".parse().unwrap(),

@@ -108,7 +108,10 @@ mod tests {
     #[test]
     fn a_set_waits_until_the_timeout_unless_an_object_failed() {
         let (minute, none) = (Duration::from_secs(60), ClockJumps::none());
-        assert_eq!(judge(set(&[]), at(0), minute, at(1000), &none), HealthVerdict::Healthy);
+        assert_eq!(
+            judge(set(&[]), at(0), minute, at(1000), &none),
+            HealthVerdict::Healthy
+        );
         let slow = || set(&[("a", Status::InProgress), ("b", Status::Terminating)]);
         let HealthVerdict::Waiting { until, unhealthy } = judge(slow(), at(10), minute, at(69), &none) else {
             panic!("not waiting");

@@ -149,7 +149,12 @@ const REPLACED: usize = 8;
 
 /// Returns the heads that rewrites have replaced, newest first, after the Source has moved from `last` to `now`.
 #[must_use]
-pub fn replaced_heads(before: &[Revision], last: &Revision, now: &Revision, ancestry: Ancestry) -> Vec<Revision> {
+pub fn replaced_heads(
+    before: &[Revision],
+    last: &Revision,
+    now: &Revision,
+    ancestry: Ancestry,
+) -> Vec<Revision> {
     let is_rewrite = matches!(ancestry, Ancestry::Diverged | Ancestry::Replaced);
     let newest = is_rewrite.then_some(last);
     let mut heads: Vec<Revision> = Vec::new();
@@ -209,10 +214,7 @@ fn branch_objection(ancestry: Ancestry, rules: Rules) -> Option<KeepReason> {
         Ancestry::Diverged => (follows_rewrite, KeepReason::HistoryRewritten),
         // After a rewrite, a lagging server shows the old head at each second listing, and each of them would be a new
         // rewrite.
-        Ancestry::Replaced => (
-            follows_rewrite && rules.allow_downgrade,
-            KeepReason::ReplacedHead,
-        ),
+        Ancestry::Replaced => (follows_rewrite && rules.allow_downgrade, KeepReason::ReplacedHead),
         Ancestry::Missing => (
             follows_rewrite && rules.allow_downgrade,
             KeepReason::AncestryUnknown,
@@ -287,7 +289,11 @@ mod tests {
             (DOWN, "ReplacedHead"),
             (FREE, "move"),
         ] {
-            assert_eq!(outcome(&main, "main@2", "main@1", Replaced, rules), expected, "{rules:?}");
+            assert_eq!(
+                outcome(&main, "main@2", "main@1", Replaced, rules),
+                expected,
+                "{rules:?}"
+            );
         }
         let all = |texts: &[&str]| -> Vec<Revision> { texts.iter().map(|text| mk_revision(text)).collect() };
         for (before, last, now, ancestry, expected) in [

@@ -12,7 +12,8 @@ use serde_json::json;
 use starling_core::object::RenderedObject;
 use starling_core::restore::{KnownWrites, Timeline, WriteNumber};
 use starling_member::{
-    DeleteJob, DeleteOutcome, Member, MemberConfig, MemberError, MemberLimits, NoBudgets, NumberError, WriteNumbers,
+    DeleteJob, DeleteOutcome, Member, MemberConfig, MemberError, MemberLimits, NoBudgets, NumberError,
+    WriteNumbers,
 };
 use starling_testkit::{Fault, FaultProxy, Match, RequestInfo};
 
@@ -334,7 +335,11 @@ async fn objects_that_were_let_go_of_remember_it() {
     let none: [String; 0] = [];
     assert_eq!(writes(&proxy, seen), none);
     // Where there are no objects, there is nothing to remember.
-    world.member.record_release("0".repeat(32).as_str(), soon()).await.unwrap();
+    world
+        .member
+        .record_release("0".repeat(32).as_str(), soon())
+        .await
+        .unwrap();
     assert_eq!(writes(&proxy, seen), none);
 }
 

@@ -141,7 +141,10 @@ impl Comparison<'_> {
         // An invalid selector removes nothing.
         let selector = expand::selector(&group.spec.cluster_selector);
         if selector.is_ok_and(|selector| !lists::is_selected(&selector, cluster)) {
-            return of("the SyncGroup does not select the cluster", group.spec.when_unselected);
+            return of(
+                "the SyncGroup does not select the cluster",
+                group.spec.when_unselected,
+            );
         }
         if !group.spec.syncs.iter().any(|entry| entry.name == group_ref.entry) {
             return of("the SyncGroup has no such entry", own_policy);

@@ -80,7 +80,10 @@ async fn decide(
                 };
                 pins::pin(context, source, &latest).await?;
                 let heads = last.map(|last| replaced_heads(&replaced, &last, &latest.revision, ancestry));
-                (ResolveResult::Latest(latest.revision), Some(heads.unwrap_or_default()))
+                (
+                    ResolveResult::Latest(latest.revision),
+                    Some(heads.unwrap_or_default()),
+                )
             }
             AdvanceDecision::Hold { keep, reason, found } => {
                 let refused = ResolveResult::Refused {

@@ -118,7 +118,8 @@ async fn has_returned(member: &Member, observed: &Observed, report: &DriftReport
     let inventory = member
         .read_inventory(observed.owner.as_str(), observed.deadline())
         .await;
-    let is_listed = inventory.is_ok_and(|inventory| report.unrecorded.iter().any(|key| inventory.contains(key)));
+    let is_listed =
+        inventory.is_ok_and(|inventory| report.unrecorded.iter().any(|key| inventory.contains(key)));
     if is_listed {
         let objects = report.unrecorded.len();
         tracing::warn!(sync = %observed.key, objects, "pruned objects have returned; the member was set back");
