@@ -55,7 +55,7 @@ pub(super) async fn observe(context: ClusterContext<'_>, cluster: &Cluster) -> P
     probed(context, cluster, response)
 }
 
-/// NumberChecks at a member that responds for the first time since the start: compares the numbers of writes on it with those
+/// Checks a member that responds for the first time since the start: compares the numbers of writes on it with those
 /// that the management cluster knows.
 async fn check_numbers(context: ClusterContext<'_>, key: &ObjectKey, connection: &Connection) {
     if context.number_checks.is_done(key) {
