@@ -7,7 +7,7 @@ use super::artifacts::Artifacts;
 use super::caches::availability::AvailabilityCache;
 use super::caches::cache::Cache;
 use super::caches::connections::Connections;
-use super::caches::looks::Looks;
+use super::caches::number_checks::NumberChecks;
 use super::caches::origins::OriginCache;
 use super::caches::pins::Pins;
 use super::caches::renders::RenderCache;
@@ -109,7 +109,7 @@ impl Context {
             connections,
             availability,
             token_renewals,
-            looks,
+            number_checks,
         } = &self.caches.cluster;
         ClusterContext {
             hub: &self.hub,
@@ -120,7 +120,7 @@ impl Context {
             connections,
             availability,
             token_renewals,
-            looks,
+            number_checks,
             network: &self.adapters.network,
             writes: &self.writes,
             installation: &self.installation,
@@ -139,7 +139,7 @@ impl Context {
             caches: &self.caches.sync,
             connections: &self.caches.cluster.connections,
             availability: &self.caches.cluster.availability,
-            looks: &self.caches.cluster.looks,
+            number_checks: &self.caches.cluster.number_checks,
             origins: &self.caches.source.origins,
             renders: &self.renders,
             ledger: &*self.adapters.ledger,
@@ -161,7 +161,7 @@ impl Context {
             events: &self.events,
             objects: &self.objects,
             caches: &self.caches.group,
-            looks: &self.caches.cluster.looks,
+            number_checks: &self.caches.cluster.number_checks,
             queue: &self.queues.groups,
             origins: &self.caches.source.origins,
             renders: &self.renders,
@@ -217,8 +217,8 @@ pub struct ClusterContext<'a> {
     pub availability: &'a AvailabilityCache,
     /// The times at which failed renewals of tokens are retried.
     pub token_renewals: &'a Times,
-    /// The members that were looked at.
-    pub looks: &'a Looks,
+    /// The members that were checked.
+    pub number_checks: &'a NumberChecks,
     /// The network that connects to members.
     pub network: &'a Network,
     /// The count of writes to members, and whether a restore was detected.
@@ -246,8 +246,8 @@ pub struct SyncContext<'a> {
     pub connections: &'a Connections,
     /// The availability of the members.
     pub availability: &'a AvailabilityCache,
-    /// The members that were looked at.
-    pub looks: &'a Looks,
+    /// The members that were checked.
+    pub number_checks: &'a NumberChecks,
     /// The origins of the Sources.
     pub origins: &'a OriginCache,
     /// Rendered sets, by digest.
@@ -281,8 +281,8 @@ pub struct GroupContext<'a> {
     pub objects: &'a ObjectCaches,
     /// Caches for each group.
     pub caches: &'a GroupCaches,
-    /// The members that were looked at.
-    pub looks: &'a Looks,
+    /// The members that were checked.
+    pub number_checks: &'a NumberChecks,
     /// The work queue of groups. Gate tasks add their group to it.
     pub queue: &'a Arc<Workqueue>,
     /// The origins of the Sources.

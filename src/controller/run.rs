@@ -353,12 +353,12 @@ async fn drop_unused_artifacts(context: &Context) {
     }
 }
 
-/// Returns whether what nothing needs may be deleted. After a restore, the Sources and releases of the backup do not tell
-/// what is needed: mirrors and pins of the lost past would go. Before all members were looked at, it is not known
+/// Returns whether what nothing needs may be deleted. After a restore, the Sources and releases of the backup do not
+/// tell what is needed: mirrors and pins of the lost past would go. Before all members were checked, it is not known
 /// whether there was a restore.
 pub(super) fn may_delete(context: &Context) -> bool {
-    let looks = &context.caches.cluster.looks;
-    looks.pending(&context.objects.clusters).is_empty() && context.writes.held().is_none()
+    let number_checks = &context.caches.cluster.number_checks;
+    number_checks.pending(&context.objects.clusters).is_empty() && context.writes.held().is_none()
 }
 
 /// Saves the due times and drops unused state, in intervals.

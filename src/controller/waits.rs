@@ -46,9 +46,9 @@ pub(super) const PARENT_RETRY: Duration = Duration::from_secs(5);
 /// Time for which the same clusters must be about to leave a group before they leave. A script that removes labels one
 /// by one is faster than this, so that its changes count together.
 pub(super) const DESELECTION_SETTLE: Duration = Duration::from_secs(3);
-/// Wait of a group while one of its members has not been looked at since the start: a probe takes some milliseconds, or
+/// Wait of a group while one of its members has not been checked since the start: a probe takes some milliseconds, or
 /// ten seconds without a response.
-pub(super) const LOOK_CHECK: Duration = Duration::from_millis(500);
+pub(super) const NUMBER_CHECK: Duration = Duration::from_millis(500);
 /// Longest time after which a list of deletions asks a budget that has become free. A group has thousands of Syncs that
 /// wait for one time; each of them costs a few requests.
 pub(super) const BUDGET_SPREAD: Duration = Duration::from_secs(30);

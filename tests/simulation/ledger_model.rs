@@ -29,6 +29,8 @@ const CALLS: usize = 110;
 enum Call {
     Admit(Vec<Admission>),
     Settle(AdmissionKey, AdmissionOutcome, String, Timestamp),
+    Leave(AdmissionKey, Timestamp),
+    AbandonOthers(BTreeSet<String>, Timestamp),
     Begin(Attempt),
     Finish(AttemptId, AttemptEnd),
     CloseInterrupted(Timestamp),
@@ -165,7 +167,12 @@ impl Generator {
     }
 
     fn call(&mut self) -> Call {
-        match self.below(63) {
+        match self.below(67) {
+            63..=65 => Call::Leave(self.admission_key(), self.time()),
+            66 => Call::AbandonOthers(
+                self.several(4, |draw| draw.name("g")).into_iter().collect(),
+                self.time(),
+            ),
             40..=59 => Call::Journal(NewEntry {
                 group_id: self.one(&["g0", "g0", "g0", "g1"]).to_owned(),
                 namespace: "ns".to_owned(),
@@ -247,6 +254,8 @@ async fn run_call(ledger: &dyn Port, call: &Call) -> String {
         Call::Settle(key, outcome, reason, at) => {
             text_of(ledger.settle_admission(key, *outcome, reason, *at).await)
         }
+        Call::Leave(key, at) => text_of(ledger.leave(&key.group_id, &key.entry, &key.cluster, *at).await),
+        Call::AbandonOthers(groups, at) => text_of(ledger.abandon_others(groups, *at).await),
         Call::Begin(attempt) => text_of(ledger.begin_attempt(attempt).await),
         Call::Finish(id, end) => text_of(ledger.finish_attempt(*id, end).await),
         Call::CloseInterrupted(at) => text_of(ledger.close_interrupted(*at).await),

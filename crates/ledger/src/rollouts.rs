@@ -67,8 +67,8 @@ impl Ledger {
     /// Records that a rollout begins. A repetition changes nothing, even if the rollout has ended since. An open
     /// rollout with the same ID and another release was an intent that never reached the status of the group; the new
     /// one replaces it. An ended rollout with the same ID that began earlier was lost with a restore of the management
-    /// cluster; the new one replaces it, too. Returns whether anything changed. The newest 20 ended rollouts of a group are kept, with their
-    /// admissions.
+    /// cluster; the new one replaces it, too. Returns whether anything changed. The newest 20 ended rollouts of a group
+    /// are kept, with their admissions.
     ///
     /// # Errors
     /// If the rollout was not recorded.

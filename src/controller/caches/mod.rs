@@ -11,7 +11,7 @@ pub mod drift_states;
 pub mod health;
 pub mod indexed;
 pub mod journal_heads;
-pub mod looks;
+pub mod number_checks;
 pub mod origins;
 pub mod pending_deselections;
 pub mod pins;
@@ -40,7 +40,7 @@ use self::health::HealthCache;
 use self::indexed::{cluster_of, group_of_action, group_of_approval, identity_of, subject_of_deletions};
 pub(in crate::controller) use self::indexed::{group_to_delete_from, sync_to_delete_from};
 use self::journal_heads::JournalHeads;
-use self::looks::Looks;
+use self::number_checks::NumberChecks;
 use self::origins::OriginCache;
 use self::pending_deselections::PendingDeselections;
 use self::pins::Pins;
@@ -158,8 +158,8 @@ pub struct ClusterCaches {
     pub availability: Arc<AvailabilityCache>,
     /// The time at which a failed renewal of the token is retried.
     pub token_renewals: Times,
-    /// The members that were looked at.
-    pub looks: Looks,
+    /// The members that were checked.
+    pub number_checks: NumberChecks,
 }
 
 /// Caches for each Sync.
@@ -214,7 +214,7 @@ impl Caches {
                 connections: Connections::default(),
                 availability: Arc::new(AvailabilityCache::new(clock)),
                 token_renewals: Times::default(),
-                looks: Looks::default(),
+                number_checks: NumberChecks::default(),
             },
             sync: SyncCaches::default(),
             group: GroupCaches::default(),
@@ -267,7 +267,7 @@ impl Caches {
                     connections,
                     availability,
                     token_renewals,
-                    looks,
+                    number_checks,
                 },
             sync:
                 SyncCaches {
@@ -294,7 +294,7 @@ impl Caches {
         } = self;
         match of {
             Loop::Source => vec![origins, pins],
-            Loop::Cluster => vec![connections, &**availability, token_renewals, looks],
+            Loop::Cluster => vec![connections, &**availability, token_renewals, number_checks],
             Loop::Sync => vec![deadlines, waiting, health, drift, attempts, sync_mark_retries],
             Loop::SyncGroup => vec![
                 &**gate_tasks,

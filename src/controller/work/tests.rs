@@ -136,7 +136,7 @@ fn fill(context: &Context, name: &str) {
     context.caches.cluster.connections.put(&key, Arc::new(connection));
     context.caches.cluster.availability.lost(&key, Contact::Probe);
     context.caches.cluster.token_renewals.set(&key, now);
-    context.caches.cluster.looks.tried(&key, true);
+    context.caches.cluster.number_checks.tried(&key, true);
 
     context.caches.sync.deadlines.set(&key, now);
     context
@@ -299,23 +299,23 @@ fn ready_cluster(context: &Context, name: &str) {
 }
 
 /// Guards against a gate that is asked again after a restore of the management cluster, because a group was reconciled
-/// before any member was looked at.
+/// before any member was checked.
 #[tokio::test]
-async fn a_group_waits_until_its_members_were_looked_at() {
+async fn a_group_waits_until_its_members_were_checked() {
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     let directory = tempfile::tempdir().unwrap();
     let context = context(directory.path()).await;
     observe(&context, "a", false);
     ready_cluster(&context, "a");
     let key = ObjectKey::new("ns", "a");
-    let waits = Some(Next::After(crate::controller::waits::LOOK_CHECK));
+    let waits = Some(Next::After(crate::controller::waits::NUMBER_CHECK));
     assert_eq!(reconcile(Loop::SyncGroup, &context, &key).await.ok(), waits);
-    context.caches.cluster.looks.tried(&key, true);
+    context.caches.cluster.number_checks.tried(&key, true);
     assert_ne!(reconcile(Loop::SyncGroup, &context, &key).await.ok(), waits);
 }
 
-/// Guards against a management cluster that is set back, and whose Sources and releases of the backup end the mirrors and
-/// pins of what came since.
+/// Guards against a management cluster that is set back, and whose Sources and releases of the backup end the mirrors
+/// and pins of what came since.
 #[tokio::test]
 async fn nothing_that_seems_unused_is_deleted_while_the_installation_is_held() {
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
@@ -326,7 +326,7 @@ async fn nothing_that_seems_unused_is_deleted_while_the_installation_is_held() {
     context
         .caches
         .cluster
-        .looks
+        .number_checks
         .tried(&ObjectKey::new("ns", "eu"), true);
     assert!(may_delete(&context));
     let finding = RestoreFinding {

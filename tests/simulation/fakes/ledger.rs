@@ -410,6 +410,11 @@ impl Tables {
             row.rollout.group_id == rollout.group_id && row.rollout.id == rollout.id
         };
         let started_at = micros(rollout.started_at);
+        // A lost rollout whose number begins again.
+        self.rollouts.retain(|row| {
+            let is_same = row.rollout.group_id == rollout.group_id && row.rollout.id == rollout.id;
+            !(is_same && row.end.is_some() && row.rollout.started_at < started_at)
+        });
         match self.rollouts.iter_mut().find(same) {
             None => self.rollouts.push(RolloutRecord {
                 rollout: Rollout {

@@ -278,8 +278,8 @@ mod tests {
         Revision::new(name, CommitId::new(&format!("{n:0>40}")).unwrap())
     }
 
-    /// Guards against two servers behind one name after a rewrite, of which one lags: each listing was a new rewrite, and
-    /// the Source went back and forth.
+    /// Guards against two servers behind one name after a rewrite, of which one lags: each listing was a new rewrite,
+    /// and the Source went back and forth.
     #[test]
     fn a_head_that_a_rewrite_replaced_is_not_a_new_rewrite() {
         let main = RefPolicy::branch("main").unwrap();

@@ -68,8 +68,8 @@ async fn the_id_of_an_unpublished_rollout_is_reused_by_the_next_release() {
     assert_eq!(ledger.rollouts("group-1").await.unwrap()[0].rollout, next);
 }
 
-/// Guards against a history with the release of a lost rollout: after a restore of the management cluster, the numbers of
-/// rollouts begin again, and the new rollout was not recorded.
+/// Guards against a history with the release of a lost rollout: after a restore of the management cluster, the numbers
+/// of rollouts begin again, and the new rollout was not recorded.
 #[tokio::test]
 async fn a_number_that_begins_again_is_another_rollout() {
     let folder = TempDir::new().unwrap();

@@ -112,8 +112,8 @@ async fn each_kind_is_one_list_however_many_namespaces() {
     assert_eq!(world.member.requests() - before, 3);
 }
 
-/// Guards against a member that was set back to a state from before a prune: the pruned object returned with its line in
-/// the inventory, and was in step for ever.
+/// Guards against a member that was set back to a state from before a prune: the pruned object returned with its line
+/// in the inventory, and was in step for ever.
 #[tokio::test]
 async fn an_object_that_returns_without_a_record_is_found() {
     let mut world = World::new("returned").await;

@@ -343,41 +343,41 @@ async fn objects_that_were_let_go_of_remember_it() {
     assert_eq!(writes(&proxy, seen), none);
 }
 
-/// Guards against gates and admissions of a management cluster that was set back, before a Sync is written: a look at
+/// Guards against gates and admissions of a management cluster that was set back, before a Sync is written: a check of
 /// the member compares all numbers on it with one request.
 #[tokio::test]
-async fn a_look_compares_all_numbers_with_one_request() {
-    let (mut world, proxy, hub) = world("look", Hub::default()).await;
+async fn a_check_compares_all_numbers_with_one_request() {
+    let (mut world, proxy, hub) = world("check", Hub::default()).await;
     let owners = BTreeSet::from([world.owner.clone(), "0".repeat(32)]);
-    let look = async |owners: &BTreeSet<String>| world.member.check_numbers(owners, soon()).await;
-    look(&owners).await.unwrap();
+    let check = async |owners: &BTreeSet<String>| world.member.check_numbers(owners, soon()).await;
+    check(&owners).await.unwrap();
     let objects = maps(&world, "1");
     let backup = hub.known.lock().unwrap().clone();
     world.apply_ok(&objects).await;
-    let look = async |owners: &BTreeSet<String>| world.member.check_numbers(owners, soon()).await;
-    look(&owners).await.unwrap();
+    let check = async |owners: &BTreeSet<String>| world.member.check_numbers(owners, soon()).await;
+    check(&owners).await.unwrap();
 
     let after = hub.known.lock().unwrap().clone();
     hub.known.lock().unwrap().clone_from(&backup);
     let seen = proxy.requests().len();
-    let found = look(&owners).await.unwrap_err();
+    let found = check(&owners).await.unwrap_err();
     assert!(matches!(found, MemberError::SetBack { .. }), "{found:?}");
     assert_eq!(proxy.requests().len() - seen, 1);
     // Another installation may write to the same member.
-    look(&BTreeSet::new()).await.unwrap();
+    check(&BTreeSet::new()).await.unwrap();
     // An account may read by name only.
     proxy.on(
         Match::method(http::Method::GET).path_ends_with("/configmaps"),
         Fault::status(http::StatusCode::FORBIDDEN),
     );
-    let found = look(&owners).await.unwrap_err();
+    let found = check(&owners).await.unwrap_err();
     assert!(matches!(found, MemberError::SetBack { .. }), "{found:?}");
 
     // A removal is found without its owner.
     hub.known.lock().unwrap().clone_from(&after);
     assert!(delete(&world, &world.owner).await.is_complete());
     *hub.known.lock().unwrap() = after;
-    let found = look(&BTreeSet::new()).await.unwrap_err();
+    let found = check(&BTreeSet::new()).await.unwrap_err();
     assert!(matches!(found, MemberError::SetBack { .. }), "{found:?}");
 }
 

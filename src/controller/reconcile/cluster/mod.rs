@@ -64,11 +64,11 @@ pub async fn reconcile(context: ClusterContext<'_>, key: &ObjectKey) -> Result<N
     let Some(cluster) = context.clusters.get(key) else {
         return Ok(Next::OnEvent);
     };
-    let is_first = !context.looks.is_tried(key);
+    let is_first = !context.number_checks.is_tried(key);
     let result = observe::observe(context, &cluster).await;
     if is_first && !matches!(result, ProbeResult::Suspended) {
         // A member that does not respond, or cannot be used, holds no group.
-        context.looks.tried(key, false);
+        context.number_checks.tried(key, false);
         // Its Syncs did not use the connection until now.
         context.handlers.enqueue_syncs_of(key);
     }

@@ -50,21 +50,21 @@ pub(super) async fn observe(context: ClusterContext<'_>, cluster: &Cluster) -> P
         .probe(Instant::now() + waits::PROBE_TIMEOUT)
         .await;
     if response.is_ok() {
-        look(context, &key, &connection).await;
+        check_numbers(context, &key, &connection).await;
     }
     probed(context, cluster, response)
 }
 
-/// Looks at a member that responds for the first time since the start: compares the numbers of writes on it with those
+/// Checks a member that responds for the first time since the start: compares the numbers of writes on it with those
 /// that the management cluster knows.
-async fn look(context: ClusterContext<'_>, key: &ObjectKey, connection: &Connection) {
-    if context.looks.is_done(key) {
+async fn check_numbers(context: ClusterContext<'_>, key: &ObjectKey, connection: &Connection) {
+    if context.number_checks.is_done(key) {
         return;
     }
     let owners = owners(context, key);
     let deadline = Instant::now() + waits::PROBE_TIMEOUT;
-    let looked = connection.member.check_numbers(&owners, deadline).await;
-    let is_done = match looked {
+    let checked = connection.member.check_numbers(&owners, deadline).await;
+    let is_done = match checked {
         // The finding holds the installation.
         Ok(()) | Err(MemberError::SetBack { .. }) => true,
         Err(error) => {
@@ -73,7 +73,7 @@ async fn look(context: ClusterContext<'_>, key: &ObjectKey, connection: &Connect
             false
         }
     };
-    context.looks.tried(key, is_done);
+    context.number_checks.tried(key, is_done);
 }
 
 /// Returns the owners of objects on a cluster: of its Syncs, and of those that groups may create there. A cluster or an

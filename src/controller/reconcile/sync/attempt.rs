@@ -110,7 +110,8 @@ pub(super) async fn check(
 }
 
 /// Returns whether objects that were pruned are in the inventory again: the member was set back to a state from before
-/// the prune. Deletions that wait are in the inventory as well, and an object that is in none is not Starling's any more.
+/// the prune. Deletions that wait are in the inventory as well, and an object that is in none is not Starling's any
+/// more.
 async fn has_returned(member: &Member, observed: &Observed, report: &DriftReport) -> bool {
     let status = &observed.status;
     if report.unrecorded.is_empty() || status.held_deletions.is_some() || status.pending_deletions.is_some() {

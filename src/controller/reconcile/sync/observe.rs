@@ -74,8 +74,8 @@ pub(super) fn observe(context: SyncContext<'_>, key: &ObjectKey) -> Option<Obser
         status: object.status.clone().unwrap_or_default(),
         dependencies: dependencies::observe(context, key, &object),
         source: context.objects.sources.get(&source_key),
-        // Nothing is written to a member before it was looked at.
-        connection: (context.looks.is_tried(&cluster_key))
+        // Nothing is written to a member before it was checked.
+        connection: (context.number_checks.is_tried(&cluster_key))
             .then(|| context.connections.get(&cluster_key))
             .flatten(),
         cluster_id: cluster.as_deref().map(id_of).unwrap_or_default(),

@@ -64,13 +64,13 @@ async fn pass(context: GroupContext<'_>, key: &ObjectKey) -> Result<Next, Reconc
     };
     // A group asks gates and writes Syncs only after its members had the chance to tell that the management cluster was
     // set back (ADR 40).
-    let is_awaited = awaits_look(context, &group);
+    let is_awaited = awaits_check(context, &group);
     if let Some(finding) = context.writes.held() {
         report::held(context, &group, &finding).await?;
         return Ok(Next::OnEvent);
     }
     if is_awaited {
-        return Ok(Next::After(waits::LOOK_CHECK));
+        return Ok(Next::After(waits::NUMBER_CHECK));
     }
     if group.metadata.deletion_timestamp.is_some() {
         context.caches.gate_tasks.forget(key);
@@ -86,10 +86,10 @@ async fn pass(context: GroupContext<'_>, key: &ObjectKey) -> Result<Next, Reconc
     }
 }
 
-/// Returns whether a reachable member of the group has not been looked at since the start: one that it selects, or that
+/// Returns whether a reachable member of the group has not been checked since the start: one that it selects, or that
 /// has a Sync of it.
-fn awaits_look(context: GroupContext<'_>, group: &SyncGroup) -> bool {
-    let mut pending = context.looks.pending(&context.objects.clusters);
+fn awaits_check(context: GroupContext<'_>, group: &SyncGroup) -> bool {
+    let mut pending = context.number_checks.pending(&context.objects.clusters);
     pending.retain(|key| Some(&key.namespace) == group.metadata.namespace.as_ref());
     if pending.is_empty() {
         return false;

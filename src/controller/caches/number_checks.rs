@@ -1,6 +1,6 @@
-//! The members that were looked at since the start, for writes that the management cluster does not know (ADR 40).
+//! The members that were checked since the start, for writes that the management cluster does not know (ADR 40).
 //!
-//! Until its members were looked at, nothing tells a management cluster that was set back from one that was not, and a
+//! Until its members were checked, nothing tells a management cluster that was set back from one that was not, and a
 //! group would ask its gates for a rollout that was done in the lost past.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,40 +12,40 @@ use super::cache::{Cache, ObjectKey};
 use crate::controller::keyed::{Keyed, per_object};
 use crate::controller::reconcile::cluster::reach;
 
-/// The looks of this process.
+/// The checks of this process.
 #[derive(Debug, Default)]
-pub struct Looks {
-    /// Whether a member was looked at; `false`: a look was tried, and failed.
+pub struct NumberChecks {
+    /// Whether a member was checked; `false`: a check was tried, and failed.
     by_cluster: Keyed<bool>,
-    /// No look of the start is pending any more.
+    /// No check of the start is pending any more.
     is_complete: AtomicBool,
 }
 
-per_object!(Looks, by_cluster);
+per_object!(NumberChecks, by_cluster);
 
-impl Looks {
-    /// Returns whether a member was looked at.
+impl NumberChecks {
+    /// Returns whether a member was checked.
     #[must_use]
     pub fn is_done(&self, cluster: &ObjectKey) -> bool {
         self.by_cluster.get(cluster) == Some(true)
     }
 
-    /// Returns whether a look was tried, with or without success.
+    /// Returns whether a check was tried, with or without success.
     #[must_use]
     pub fn is_tried(&self, cluster: &ObjectKey) -> bool {
         self.by_cluster.get(cluster).is_some()
     }
 
-    /// Records a look, and returns whether it is the first one. A look that failed does not undo an earlier one.
+    /// Records a check, and returns whether it is the first one. A check that failed does not undo an earlier one.
     pub fn tried(&self, cluster: &ObjectKey, is_done: bool) -> bool {
-        let mut looks = self.by_cluster.lock();
-        let before = looks.get(cluster).copied();
-        looks.insert(cluster.clone(), is_done || before == Some(true));
+        let mut number_checks = self.by_cluster.lock();
+        let before = number_checks.get(cluster).copied();
+        number_checks.insert(cluster.clone(), is_done || before == Some(true));
         before.is_none()
     }
 
-    /// Returns the reachable Clusters of which no look was tried: those that the last process has left as Ready, until
-    /// the first probe of this one. A Cluster that gets Ready later was looked at before.
+    /// Returns the reachable Clusters of which no check was tried: those that the last process has left as Ready, until
+    /// the first probe of this one. A Cluster that gets Ready later was checked before.
     pub fn pending(&self, clusters: &Cache<Cluster>) -> Vec<ObjectKey> {
         if self.is_complete.load(Ordering::SeqCst) {
             return Vec::new();
@@ -79,23 +79,23 @@ mod tests {
     }
 
     #[test]
-    fn a_reachable_cluster_is_pending_until_a_look_was_tried() {
-        let (looks, clusters) = (Looks::default(), Cache::default());
+    fn a_reachable_cluster_is_pending_until_a_check_was_tried() {
+        let (number_checks, clusters) = (NumberChecks::default(), Cache::default());
         for (name, ready) in [("a", "True"), ("b", "True"), ("gone", "Unknown")] {
             drop(clusters.observe_write(cluster(name, ready)));
         }
         let key = |name: &str| ObjectKey::new("fleet", name);
-        let mut pending = looks.pending(&clusters);
+        let mut pending = number_checks.pending(&clusters);
         pending.sort();
         assert_eq!(pending, [key("a"), key("b")]);
-        assert!(looks.tried(&key("a"), true) && !looks.tried(&key("a"), false));
-        assert!(looks.is_done(&key("a")));
-        assert_eq!(looks.pending(&clusters), [key("b")]);
+        assert!(number_checks.tried(&key("a"), true) && !number_checks.tried(&key("a"), false));
+        assert!(number_checks.is_done(&key("a")));
+        assert_eq!(number_checks.pending(&clusters), [key("b")]);
         // A member that cannot be read must not hold its groups for ever.
-        assert!(looks.tried(&key("b"), false));
-        assert!(looks.pending(&clusters).is_empty() && !looks.is_done(&key("b")));
-        // What joins later is looked at before it is connected, and holds nobody.
+        assert!(number_checks.tried(&key("b"), false));
+        assert!(number_checks.pending(&clusters).is_empty() && !number_checks.is_done(&key("b")));
+        // What joins later is checked before it is connected, and holds nobody.
         drop(clusters.observe_write(cluster("later", "True")));
-        assert!(looks.pending(&clusters).is_empty());
+        assert!(number_checks.pending(&clusters).is_empty());
     }
 }
