@@ -8,8 +8,12 @@ impl World {
     /// Executes the effects of a transition. Returns whether another pass has to follow at this time.
     pub(super) fn carry_out(&mut self, transition: &mut Transition) -> bool {
         let mut again = transition.again;
-        // In the controller a request remains until its rollout ends; here it is served once.
-        self.request = None;
+        // In the controller a request remains until its rollout ends. Here it is served once, and remains only while
+        // the machine defers the next rollout to report a success first.
+        let is_deferred = transition.again && transition.began.is_none();
+        if !is_deferred {
+            self.request = None;
+        }
         if transition.began.is_some() {
             self.operator = OperatorInput::default();
             self.approvals.clear();
@@ -52,5 +56,43 @@ impl World {
             }
             member.live(self.now);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::time::Duration;
+
+    use super::super::{Happened, Member};
+    use super::*;
+    use crate::plan::{Direction, ReadStrategy};
+    use crate::rollout::next::Cause;
+    use crate::simulate::Fate;
+
+    /// The success of the rollback is not reported yet when an operator releases the held release. The machine reports
+    /// it first, and begins the release in the next pass.
+    #[test]
+    fn a_request_that_the_machine_defers_is_served_in_the_next_pass() {
+        let strategy = serde_json::json!({"maxFailures": 0, "onFailure": "Rollback"});
+        let strategy = ReadStrategy::new(&serde_json::from_value(strategy).unwrap()).unwrap();
+        let mut member = Member::new("a", BTreeMap::new(), Duration::from_secs(60));
+        member.fates.insert("v2".into(), Fate::Fails);
+        member.fates.insert("v1".into(), Fate::Hangs);
+        let begin = "2026-11-21T12:00:00Z".parse().unwrap();
+        let mut world = World::new(begin, strategy, [("a".to_owned(), member)].into(), "v2");
+        world.set_known_good(Some("v1"));
+        world.run("2026-11-21T12:01:30Z".parse().unwrap());
+        let rollout = world.status.rollout.clone().unwrap();
+        assert_eq!((rollout.release.as_str(), rollout.automatic), ("v1", true));
+        world.members.get_mut("a").unwrap().heal(world.now);
+        world.request_release();
+        let began = Happened::Began {
+            release: "v2".into(),
+            direction: Direction::Forward,
+            cause: Cause::Requested,
+        };
+        let happened = world.settle();
+        assert!(happened.contains(&began), "{happened:?}");
     }
 }
