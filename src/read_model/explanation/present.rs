@@ -17,7 +17,7 @@ use starling_core::plan::{ClusterView, plan};
 
 use super::{ExplanationError, SubjectExplanation};
 use crate::controller::hub::Hub;
-use crate::controller::reconcile::sync_group::{PlanPreview, PlanPreviewError, PreviewObjects, preview_plan};
+use crate::controller::reconcile::sync_group::{PlanPreviewError, PreviewObjects, preview_plan};
 use crate::read_model::recorded::Recorded;
 use crate::read_model::removals::{self, PlannedRemoval};
 
@@ -161,33 +161,33 @@ impl Present {
             explained.explanation = explanation;
             return Ok(explained);
         }
-        let PlanPreview { rollout, input } =
-            match preview_plan(&self.hub, &self.objects, group, self.now).await {
-                Ok(preview) => preview,
-                Err(PlanPreviewError::Hub(error)) => return Err(error.into()),
-                Err(why) => {
-                    explained.explanation.state = format!("cannot roll out: {why}");
-                    return Ok(explained);
-                }
-            };
-        explained.rollout = Some(rollout.id);
+        let preview = match preview_plan(&self.hub, &self.objects, group, self.now).await {
+            Ok(preview) => preview,
+            Err(PlanPreviewError::Hub(error)) => return Err(error.into()),
+            Err(why) => {
+                explained.explanation.state = format!("cannot roll out: {why}");
+                return Ok(explained);
+            }
+        };
+        explained.rollout = Some(preview.rolling.rollout.id);
+        let (input, current) = (&preview.input, preview.current());
         let durations = self.durations(&name, &input.clusters).await?;
-        let plan = plan(&input);
+        let plan = plan(input);
         match cluster {
             None => {
-                explained.explanation = explain::group(&name, &input, &plan);
-                explained.estimate = Some(explain::estimate_group(&input, &durations));
+                explained.explanation = explain::group(&name, input, &plan);
+                explained.estimate = Some(explain::estimate_group(current, &durations));
             }
             Some(cluster) => {
-                let selected = explain::cluster(&name, &input, &plan, cluster);
+                let selected = explain::cluster(&name, input, &plan, cluster);
                 let is_selected = selected.is_some();
-                let explanation = selected.or_else(|| explain::left_cluster(&name, &input, &plan, cluster));
+                let explanation = selected.or_else(|| explain::left_cluster(&name, input, &plan, cluster));
                 explained.explanation = explanation.ok_or_else(|| ExplanationError::NotSelected {
                     group: name,
                     cluster: cluster.to_owned(),
                 })?;
                 if is_selected {
-                    explained.estimate = Some(explain::estimate_cluster(&input, &durations, cluster));
+                    explained.estimate = Some(explain::estimate_cluster(current, &durations, cluster));
                 }
             }
         }

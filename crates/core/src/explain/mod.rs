@@ -1,10 +1,11 @@
 //! Explains what blocks a cluster or a group: the reasons in order, what ends each of them, and an estimate of the
 //! completion.
 //!
-//! An explanation follows from the input of the planner alone, so it can be made for the present, for a time in the
-//! journal, and for a simulated fleet.
+//! An explanation follows from the input of the planner, so it can be made for the present, for a time in the journal,
+//! and for a simulated fleet. An estimate needs the current rollout, too ([`CurrentRollout`]).
 
 mod forecast;
+mod model;
 mod reasons;
 
 use std::collections::BTreeMap;
@@ -12,7 +13,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde::Serialize;
 
-pub use forecast::{Durations, Estimate, estimate_cluster, estimate_group, took};
+pub use forecast::{CurrentRollout, Durations, Estimate, NoEstimate, estimate_cluster, estimate_group, took};
 use reasons::{Explainer, rank};
 
 use crate::plan::{

@@ -7,11 +7,13 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 use starling_api::conditions::MEMBERSHIP_HELD;
 use starling_api::{
-    Cluster, DeletionApproval, RolloutAction, RolloutApproval, RolloutStatus, Source, SyncGroup, SyncResource,
+    Cluster, DeletionApproval, OnNewRevision, RollbackType, RolloutAction, RolloutApproval, Source,
+    SyncGroup, SyncGroupStatus, SyncResource,
 };
 use starling_core::clock_jumps::ClockJumps;
-use starling_core::plan::PlanInput;
-use starling_core::rollout::{self, PlannerInput, Preview};
+use starling_core::explain::CurrentRollout;
+use starling_core::plan::{PlanInput, ReadStrategy};
+use starling_core::rollout::{self, PlannerInput, Preview, Rolling};
 
 use super::leave::Leaving;
 use super::machine::{self, GroupObservations, PassTimes, Store, drive};
@@ -44,10 +46,33 @@ pub struct PreviewObjects {
 /// The current rollout of a group, and the input of its next plan.
 #[derive(Debug)]
 pub struct PlanPreview {
-    /// The rollout, as in status.
-    pub rollout: RolloutStatus,
+    /// The rollout in status, and its release.
+    pub rolling: Rolling,
     /// The input of the planner.
     pub input: PlanInput,
+    /// The status of the group.
+    pub status: SyncGroupStatus,
+    /// The strategy in force.
+    pub strategy: ReadStrategy,
+    /// The policy for a newer release.
+    pub on_new_revision: OnNewRevision,
+    /// The type of a rollback.
+    pub rollback: RollbackType,
+}
+
+impl PlanPreview {
+    /// Returns the rollout that an estimate continues.
+    #[must_use]
+    pub fn current(&self) -> CurrentRollout<'_> {
+        CurrentRollout {
+            status: &self.status,
+            rolling: &self.rolling,
+            input: &self.input,
+            strategy: &self.strategy,
+            on_new_revision: self.on_new_revision,
+            rollback: self.rollback,
+        }
+    }
 }
 
 /// The error of a preview.
@@ -187,9 +212,14 @@ pub async fn preview_plan(
         }
     };
     tracing::debug!(group = %group.object.name_any(), clusters = input.clusters.len(), "planner input built");
+    let strategy = &group.object.spec.rollout_strategy;
     Ok(PlanPreview {
-        rollout: rolling.rollout,
+        rolling,
         input,
+        status: group.object.status.clone().unwrap_or_default(),
+        on_new_revision: strategy.on_new_revision,
+        rollback: strategy.rollback.type_,
+        strategy: group.strategy,
     })
 }
 
@@ -197,8 +227,8 @@ pub async fn preview_plan(
 mod tests {
     use serde::de::DeserializeOwned;
     use serde_json::{Value, json};
-    use starling_api::SyncGroupStatus;
-    use starling_core::rollout::{Admission, ReleaseSnapshot, Rolling};
+    use starling_api::RolloutStatus;
+    use starling_core::rollout::{Admission, ReleaseSnapshot};
 
     use super::super::sync;
     use super::*;
