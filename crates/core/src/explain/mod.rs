@@ -20,6 +20,7 @@ use crate::plan::{
     Decision, EntryView, HoldReason, Plan, PlanInput, RemovalDecision, RemovalHold, RolloutVerdict,
     StagePhase, StageWait, hold_reasons, pending_retry,
 };
+use crate::rollout::Blocked;
 
 /// The number of clusters that a text names; the others are counted.
 const NAMED: usize = 5;
@@ -183,9 +184,10 @@ fn waiting(state: &str, blockers: Vec<Blocker>) -> Explanation {
     }
 }
 
-/// Explains the state of a group.
+/// Explains the state of a group. `stuck`: why a due rollback, or another due transition, cannot be made, if that is
+/// known.
 #[must_use]
-pub fn group(group: &str, input: &PlanInput, plan: &Plan) -> Explanation {
+pub fn group(group: &str, input: &PlanInput, plan: &Plan, stuck: Option<&Blocked>) -> Explanation {
     let explainer = Explainer { group, input, plan };
     let report = plan.report(input);
     let stage = match report.stage.as_str() {
@@ -208,8 +210,10 @@ pub fn group(group: &str, input: &PlanInput, plan: &Plan) -> Explanation {
             state.push_str(&format!(", {count} {what}"));
         }
     }
-    let removals = held_removals(&explainer, |_| true);
+    let mut removals = held_removals(&explainer, |_| true);
+    let stuck = stuck.map(stuck_transition);
     if plan.verdict == RolloutVerdict::Succeeded {
+        removals.extend(stuck);
         let mut explanation = waiting("", removals);
         explanation.state = state;
         return explanation;
@@ -221,10 +225,21 @@ pub fn group(group: &str, input: &PlanInput, plan: &Plan) -> Explanation {
     if blockers.is_empty() && input.membership_held {
         blockers.push(explainer.blocker(&HoldReason::MembershipHeld, None, None));
     }
+    blockers.extend(stuck);
     blockers.extend(removals);
     let mut explanation = waiting("", blockers);
     explanation.state = state;
     explanation
+}
+
+/// Returns the blocker of a due transition that cannot be made.
+fn stuck_transition(stuck: &Blocked) -> Blocker {
+    Blocker {
+        reason: stuck.reason.to_owned(),
+        text: stuck.message.clone(),
+        until: None,
+        ends_with: "a new revision rolls out".to_owned(),
+    }
 }
 
 /// Reports whether the entries of the release are done on a cluster, and its removed entries are being removed.

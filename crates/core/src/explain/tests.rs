@@ -209,7 +209,7 @@ fn a_group_names_its_blockers_and_the_blocked_clusters() {
     let mut world = world();
     let group_of = |world: &World| {
         let input = world.input().unwrap();
-        group("web", &input, &plan(&input))
+        group("web", &input, &plan(&input), None)
     };
     let first = group_of(&world);
     assert_eq!(
@@ -542,7 +542,7 @@ fn syncs_that_are_not_removed_yet_have_a_reason_and_a_time() {
     input.leaving.insert("web-gone-app".into(), leaving(unselected));
     let removed = leaving(crate::plan::LeavingCause::EntryRemoved);
     input.leaving.insert("web-gone-old".into(), removed);
-    let explained = |input: &PlanInput| group("web", input, &plan(input));
+    let explained = |input: &PlanInput| group("web", input, &plan(input), None);
     let waits = explained(&input);
     assert!(waits.state.starts_with("Succeeded"), "{}", waits.state);
     assert_eq!(

@@ -352,7 +352,7 @@ fn t33_a_group_whose_membership_is_held_has_not_succeeded() {
         let report = plan.report(&input);
         assert_eq!(report.phase, RolloutPhase::Paused);
         assert_eq!(report.blocked_by[0].reason, "MembershipHeld");
-        let explanation = crate::explain::group("shop", &input, &plan);
+        let explanation = crate::explain::group("shop", &input, &plan, None);
         assert_eq!(explanation.blockers[0].reason, "MembershipHeld");
     }
 }

@@ -13,7 +13,7 @@ use starling_api::{
 use starling_core::clock_jumps::ClockJumps;
 use starling_core::explain::CurrentRollout;
 use starling_core::plan::{PlanInput, ReadStrategy};
-use starling_core::rollout::{self, PlannerInput, Preview, Rolling};
+use starling_core::rollout::{self, Blocked, PlannerInput, Preview, Rolling};
 
 use super::leave::Leaving;
 use super::machine::{self, GroupObservations, PassTimes, Store, drive};
@@ -58,6 +58,8 @@ pub struct PlanPreview {
     pub on_new_revision: OnNewRevision,
     /// The type of a rollback.
     pub rollback: RollbackType,
+    /// Why a due rollback, or another due transition, cannot be made.
+    pub stuck: Option<Blocked>,
 }
 
 impl PlanPreview {
@@ -199,6 +201,9 @@ pub async fn preview_plan(
         settled: &SettledAdmissions::default(),
         now,
     };
+    // A step has no effects before somebody executes them. It comes first, because it gives the clusters back.
+    let stepped = drive(rollout::step, &facts, None, &mut observed).await?;
+    let stuck = stepped.ok().and_then(|transition| transition.stuck);
     let preview = drive(rollout::preview, &facts, None, &mut observed).await?;
     let PlannerInput { rolling, input } = match preview {
         Ok(Preview::Planned(planned)) => *planned,
@@ -220,6 +225,7 @@ pub async fn preview_plan(
         on_new_revision: strategy.on_new_revision,
         rollback: strategy.rollback.type_,
         strategy: group.strategy,
+        stuck,
     })
 }
 
