@@ -304,6 +304,7 @@ fn is_own(reason: &HoldReason) -> bool {
         HoldReason::Skipped(_)
             | HoldReason::ClusterSuspended
             | HoldReason::SyncSuspended { .. }
+            | HoldReason::SyncUnreadable { .. }
             | HoldReason::InvalidParameters { .. }
             | HoldReason::ClusterNotProbed
             | HoldReason::ClusterUnreachable { .. }

@@ -326,6 +326,10 @@ fn every_reason_has_a_message() {
         HoldReason::Skipped(attribution()),
         HoldReason::ClusterSuspended,
         HoldReason::SyncSuspended { entry: "app".into() },
+        HoldReason::SyncUnreadable {
+            entry: "app".into(),
+            sync: "web-b".into(),
+        },
         HoldReason::InvalidParameters {
             entry: "app".into(),
             message: "there is no label region".into(),

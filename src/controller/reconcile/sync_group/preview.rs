@@ -234,9 +234,10 @@ mod tests {
     use serde::de::DeserializeOwned;
     use serde_json::{Value, json};
     use starling_api::RolloutStatus;
+    use starling_core::plan::UnresolvedTarget;
     use starling_core::rollout::{Admission, ReleaseSnapshot};
 
-    use super::super::sync;
+    use super::super::{sync, view};
     use super::*;
     use crate::controller::hub::testing::empty;
 
@@ -336,6 +337,34 @@ mod tests {
         );
         let (syncs, not_built) = sync::mk_syncs(&group, None, &admissions);
         assert_eq!((syncs.len(), not_built.len()), (0, 4));
+    }
+
+    /// The Sync of an entry looked like one with a wrong parameter, although no parameter is wrong.
+    #[test]
+    fn a_sync_that_cannot_be_decoded_has_its_own_reason() {
+        let cluster = object(
+            "Cluster",
+            "c1",
+            &json!({"kubeConfig": {"secretRef": {"name": "s"}}}),
+        );
+        let group = rolling(|_| "sha256:11".into());
+        let rolling = Rolling {
+            rollout: group.status.clone().unwrap().rollout.unwrap(),
+            snapshot: Arc::new(ReleaseSnapshot {
+                digest: "sha256:11".into(),
+                revisions: Vec::new(),
+                entries: group.spec.syncs.clone(),
+            }),
+            known_good: None,
+        };
+        let objects = PreviewObjects::of(vec![source()], vec![cluster], vec![], vec![], vec![], vec![]);
+        let group = observe(objects.snapshot(), Arc::new(group)).map_err(|blocked| blocked.message);
+        let mut group = group.unwrap();
+        let name = sync::name_of(&group, "c1", "app");
+        group.unreadable_syncs.insert(name.clone());
+        let views = view::clusters(&group, &rolling, &mut PlanMemo::default());
+        let wanted = Err(UnresolvedTarget::UnreadableSync { sync: name });
+        assert_eq!(views["c1"].entries["app"].wanted, wanted);
     }
 
     /// Rollout 3 is blocked with `ReleaseNotFound` in status. `starling why` must not report that no rollout has
