@@ -32,7 +32,7 @@ impl Past<'_> {
     /// If the journal has no entry for the group at that time.
     pub async fn group(&self, name: &str) -> Result<SubjectExplanation, ExplanationError> {
         let state = GroupState::read(self, name).await?;
-        let explanation = explain::group(name, &state.plan.input, &state.plan.plan);
+        let explanation = explain::group(name, &state.plan.input, &state.plan.plan, None);
         Ok(state.explained(format!("syncgroup/{name}"), explanation, None))
     }
 

@@ -17,7 +17,7 @@ use starling_core::plan::{ClusterView, plan};
 
 use super::{ExplanationError, SubjectExplanation};
 use crate::controller::hub::Hub;
-use crate::controller::reconcile::sync_group::{PlanPreview, PlanPreviewError, PreviewObjects, preview_plan};
+use crate::controller::reconcile::sync_group::{PlanPreviewError, PreviewObjects, preview_plan};
 use crate::read_model::recorded::Recorded;
 use crate::read_model::removals::{self, PlannedRemoval};
 
@@ -161,33 +161,33 @@ impl Present {
             explained.explanation = explanation;
             return Ok(explained);
         }
-        let PlanPreview { rollout, input } =
-            match preview_plan(&self.hub, &self.objects, group, self.now).await {
-                Ok(preview) => preview,
-                Err(PlanPreviewError::Hub(error)) => return Err(error.into()),
-                Err(why) => {
-                    explained.explanation.state = format!("cannot roll out: {why}");
-                    return Ok(explained);
-                }
-            };
-        explained.rollout = Some(rollout.id);
+        let preview = match preview_plan(&self.hub, &self.objects, group, self.now).await {
+            Ok(preview) => preview,
+            Err(PlanPreviewError::Hub(error)) => return Err(error.into()),
+            Err(why) => {
+                explained.explanation.state = format!("cannot roll out: {why}");
+                return Ok(explained);
+            }
+        };
+        explained.rollout = Some(preview.rolling.rollout.id);
+        let (input, current) = (&preview.input, preview.current());
         let durations = self.durations(&name, &input.clusters).await?;
-        let plan = plan(&input);
+        let plan = plan(input);
         match cluster {
             None => {
-                explained.explanation = explain::group(&name, &input, &plan);
-                explained.estimate = Some(explain::estimate_group(&input, &durations));
+                explained.explanation = explain::group(&name, input, &plan, preview.stuck.as_ref());
+                explained.estimate = Some(explain::estimate_group(current, &durations));
             }
             Some(cluster) => {
-                let selected = explain::cluster(&name, &input, &plan, cluster);
+                let selected = explain::cluster(&name, input, &plan, cluster);
                 let is_selected = selected.is_some();
-                let explanation = selected.or_else(|| explain::left_cluster(&name, &input, &plan, cluster));
+                let explanation = selected.or_else(|| explain::left_cluster(&name, input, &plan, cluster));
                 explained.explanation = explanation.ok_or_else(|| ExplanationError::NotSelected {
                     group: name,
                     cluster: cluster.to_owned(),
                 })?;
                 if is_selected {
-                    explained.estimate = Some(explain::estimate_cluster(&input, &durations, cluster));
+                    explained.estimate = Some(explain::estimate_cluster(current, &durations, cluster));
                 }
             }
         }
@@ -315,4 +315,63 @@ fn being_deleted(group: &SyncGroup) -> Option<Explanation> {
 fn selects(group: &SyncGroup, labels: &BTreeMap<String, String>) -> bool {
     let selector = expand::selector(&group.spec.cluster_selector);
     selector.is_ok_and(|selector| selector.matches(labels))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::de::DeserializeOwned;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::controller::hub::testing::empty;
+
+    const REVISION: &str = "main@sha1:2222222222222222222222222222222222222222";
+
+    fn object<K: DeserializeOwned>(kind: &str, name: &str, spec: &Value, status: &Value) -> K {
+        let metadata = json!({"name": name, "namespace": "fleet", "uid": name, "resourceVersion": "1"});
+        let object = json!({"apiVersion": "starling.dev/v1alpha1", "kind": kind, "metadata": metadata,
+            "spec": spec, "status": status});
+        serde_json::from_value(object).unwrap()
+    }
+
+    /// Returns the state of a namespace with a group whose only cluster failed, and no release to roll back to.
+    fn failed() -> Present {
+        let entry = json!({"name": "app", "sourceRef": {"name": "s"}, "path": "./x"});
+        let strategy = json!({"maxFailures": 0, "onFailure": "Rollback"});
+        let spec = json!({"clusterSelector": {}, "syncs": [entry], "rolloutStrategy": strategy});
+        let mut group: SyncGroup = object("SyncGroup", "shop", &spec, &Value::Null);
+        let template = &group.spec.syncs[0].template;
+        let release = starling_core::target::of_release(&[("app", REVISION, template)]);
+        let rollout = json!({"id": 3, "release": release, "startTime": "2026-11-20T10:00:00Z"});
+        group.status = Some(serde_json::from_value(json!({"rollout": rollout})).unwrap());
+        let source = json!({"url": "https://git.example.com/a.git", "ref": {"branch": "main"}});
+        let cluster = json!({"kubeConfig": {"secretRef": {"name": "s"}}});
+        // Its admission has no time, so no time is left.
+        let sync = json!({"groupRef": {"name": "shop", "entry": "app"}, "clusterRef": {"name": "c1"},
+            "revision": REVISION, "sourceRef": {"name": "s"}, "path": "./x"});
+        let objects = NamespaceObjects {
+            namespace: "fleet".into(),
+            groups: vec![group],
+            sources: vec![object("Source", "s", &source, &json!({"revision": REVISION}))],
+            clusters: vec![object("Cluster", "c1", &cluster, &Value::Null)],
+            syncs: vec![object("Sync", "shop-app-c1", &sync, &Value::Null)],
+            approvals: Vec::new(),
+            actions: Vec::new(),
+            deletion_approvals: Vec::new(),
+        };
+        Present::new(objects, empty(), None)
+    }
+
+    /// Status had this blocker, and `starling why` only that clusters failed.
+    #[tokio::test]
+    async fn a_group_without_a_release_to_roll_back_to_says_so() {
+        let explained = failed().group("shop").await.unwrap();
+        let blockers = &explained.explanation.blockers;
+        let stuck = blockers
+            .iter()
+            .find(|blocker| blocker.reason == "NothingToGoBackTo");
+        let stuck = stuck.unwrap_or_else(|| panic!("{explained:#?}"));
+        assert_eq!(stuck.text, "no release has succeeded on the whole group yet");
+        assert_eq!(stuck.ends_with, "a new revision rolls out");
+    }
 }

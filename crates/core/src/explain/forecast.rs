@@ -1,18 +1,24 @@
-//! Estimates the completion: runs the planner forward in time, with clusters that take as long as they took before.
+//! Estimates the completion: runs the rollout machine ([`crate::rollout`]) forward in time, with clusters that take as
+//! long as they took before.
 //!
-//! An estimate assumes that nothing else happens: no operator action, no new failure, no recovery. If only an operator
-//! or a cluster can end a wait, there is no estimate.
+//! An estimate assumes that nothing else happens: no newer release, no operator action, no failure of a cluster in
+//! progress, no recovery. If only an operator or a cluster can end a wait, or another rollout begins first, there is no
+//! estimate.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
+use starling_api::{OnNewRevision, RollbackType, SyncGroupStatus};
 
+use super::model::World;
 use crate::plan::{
-    AdmittedRelease, Applied, ClusterView, Decision, ObservedSync, Plan, PlanInput, Progress,
-    RemovalDecision, RolloutVerdict, plan,
+    Applied, ClusterView, Decision, Direction, Plan, PlanInput, Progress, ReadStrategy, RolloutVerdict,
 };
+use crate::rollout::{Began, ReleaseSnapshot, Rolling};
+use crate::simulate::carry::carry_out;
 
 /// Cluster views that an estimate may evaluate: no limit for four clusters; a thousand plans of 5,000 clusters, which
 /// takes seconds.
@@ -25,6 +31,44 @@ const MOMENTS: usize = 20_000;
 pub struct Durations {
     /// The last duration of each cluster.
     of: BTreeMap<String, Duration>,
+}
+
+/// The rollout that an estimate continues.
+#[derive(Clone, Copy, Debug)]
+pub struct CurrentRollout<'a> {
+    /// The status of the group.
+    pub status: &'a SyncGroupStatus,
+    /// The rollout in status, and its release.
+    pub rolling: &'a Rolling,
+    /// The input of its next plan.
+    pub input: &'a PlanInput,
+    /// The strategy in force.
+    pub strategy: &'a ReadStrategy,
+    /// The policy for a newer release.
+    pub on_new_revision: OnNewRevision,
+    /// The type of a rollback.
+    pub rollback: RollbackType,
+}
+
+impl CurrentRollout<'_> {
+    /// Returns a stored release. An estimate ends when another rollout begins, so the content of its release does not
+    /// matter. If the last known good release is not loaded although the strategy needs it, the release is lost.
+    pub(super) fn stored(&self, digest: &str) -> Option<Arc<ReleaseSnapshot>> {
+        let is_it = |good: &&Arc<ReleaseSnapshot>| good.digest == digest;
+        if let Some(good) = self.rolling.known_good.as_ref().filter(is_it) {
+            return Some(good.clone());
+        }
+        let good = self.status.last_known_good.as_ref();
+        let is_needed = self.strategy.strategy.stages.len() > 1;
+        if is_needed && good.is_some_and(|good| good.release == digest) {
+            return None;
+        }
+        Some(Arc::new(ReleaseSnapshot {
+            digest: digest.to_owned(),
+            revisions: Vec::new(),
+            entries: Vec::new(),
+        }))
+    }
 }
 
 /// The estimated completion.
@@ -44,8 +88,48 @@ pub enum Estimate {
     /// No estimate.
     Unknown {
         /// The reason why there is no estimate.
-        why: String,
+        why: NoEstimate,
     },
+}
+
+/// The reason why there is no estimate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoEstimate {
+    /// The plan has no such cluster.
+    #[error("the group does not select this cluster")]
+    NotSelected,
+    /// No cluster has a recorded duration.
+    #[error("no durations recorded yet")]
+    NoDurations,
+    /// Only a person or a cluster ends a wait.
+    #[error("waiting for a person or a cluster")]
+    WaitsForOthers,
+    /// A rollback begins first.
+    #[error("the rollout is rolled back first")]
+    RolledBack,
+    /// The next queued release begins first.
+    #[error("the next queued release replaces the rollout first")]
+    Replaced,
+    /// The limit of plans is reached.
+    #[error("completion is too far in the future")]
+    TooFar,
+}
+
+/// Programs read the text.
+impl Serialize for NoEstimate {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl NoEstimate {
+    /// Returns the reason if another rollout begins.
+    fn after(began: &Began) -> Self {
+        match began.direction {
+            Direction::Forward => Self::Replaced,
+            Direction::Back | Direction::BackAtOnce => Self::RolledBack,
+        }
+    }
 }
 
 impl Durations {
@@ -76,7 +160,7 @@ impl Durations {
     }
 
     /// Returns the duration of a cluster, or the median of all durations.
-    fn expected(&self, cluster: &str) -> Option<Duration> {
+    pub(super) fn expected(&self, cluster: &str) -> Option<Duration> {
         if let Some(known) = self.of.get(cluster) {
             return Some(*known);
         }
@@ -103,7 +187,7 @@ pub fn took(admitted_at: Option<Timestamp>, progress: &Progress) -> Option<Durat
 
 /// Estimates when a cluster is done.
 #[must_use]
-pub fn estimate_cluster(input: &PlanInput, durations: &Durations, name: &str) -> Estimate {
+pub fn estimate_cluster(rollout: CurrentRollout<'_>, durations: &Durations, name: &str) -> Estimate {
     let mut starts_at = None;
     let goal = |now: Timestamp, plan: &Plan| {
         let decision = plan.decisions.get(name)?;
@@ -112,14 +196,14 @@ pub fn estimate_cluster(input: &PlanInput, durations: &Durations, name: &str) ->
         }
         Some(matches!(decision, Decision::Done))
     };
-    let done = run(input, durations, goal);
+    let done = run(rollout, durations, goal);
     estimate(done, starts_at, durations)
 }
 
 /// Estimates when a group is done.
 #[must_use]
-pub fn estimate_group(input: &PlanInput, durations: &Durations) -> Estimate {
-    let done = run(input, durations, |_, plan| {
+pub fn estimate_group(rollout: CurrentRollout<'_>, durations: &Durations) -> Estimate {
+    let done = run(rollout, durations, |_, plan| {
         Some(plan.verdict == RolloutVerdict::Succeeded)
     });
     estimate(done, None, durations)
@@ -136,192 +220,38 @@ fn estimate(
             done_at,
             recorded: durations.len(),
         },
-        Err(why) => Estimate::Unknown { why: why.to_string() },
+        Err(why) => Estimate::Unknown { why },
     }
 }
 
-/// The reason why there is no estimate.
-#[derive(Debug, thiserror::Error)]
-enum NoEstimate {
-    #[error("the group does not select this cluster")]
-    NotSelected,
-    #[error("no durations recorded yet")]
-    NoDurations,
-    #[error("waiting for a person or a cluster")]
-    WaitsForOthers,
-    #[error("completion is too far in the future")]
-    TooFar,
-}
-
-/// Runs the planner forward until the goal is reached. The goal is `None` if the plan has no such cluster.
+/// Runs the machine forward until the goal is reached. The goal is `None` if the plan has no such cluster.
 fn run(
-    input: &PlanInput,
+    rollout: CurrentRollout<'_>,
     durations: &Durations,
     mut goal: impl FnMut(Timestamp, &Plan) -> Option<bool>,
 ) -> Result<Timestamp, NoEstimate> {
-    let mut world = World::new(input, durations);
-    let moments = MOMENTS.min(VIEWS / input.clusters.len().max(1));
+    let mut world = World::new(rollout, durations);
+    let moments = MOMENTS.min(VIEWS / rollout.input.clusters.len().max(1));
     for _ in 0..moments {
-        let plan = plan(&world.input);
-        match goal(world.input.now, &plan) {
-            None => return Err(NoEstimate::NotSelected),
-            Some(true) => return Ok(world.input.now),
-            Some(false) => {}
+        let mut transition = world.step().ok_or(NoEstimate::WaitsForOthers)?;
+        // When another rollout begins, the last plan of this one counts.
+        let left = transition.left.as_deref();
+        let decided = transition.decided.as_ref().map(|decided| &decided.plan);
+        let plan = if transition.began.is_some() { left } else { decided };
+        match plan.map(|plan| goal(world.now, plan)) {
+            Some(None) => return Err(NoEstimate::NotSelected),
+            Some(Some(true)) => return Ok(world.now),
+            Some(Some(false)) | None => {}
+        }
+        if let Some(began) = &transition.began {
+            return Err(NoEstimate::after(began));
         }
         if durations.is_empty() {
             return Err(NoEstimate::NoDurations);
         }
-        if world.execute(&plan) {
-            continue;
+        if !carry_out(&mut world, &mut transition) && !world.advance(transition.recheck_at) {
+            return Err(NoEstimate::WaitsForOthers);
         }
-        world.input.now = match world.next_time(&plan) {
-            Some(next) => next,
-            None => return Err(NoEstimate::WaitsForOthers),
-        };
-        world.advance();
     }
     Err(NoEstimate::TooFar)
-}
-
-/// The simulated fleet of an estimate.
-struct World<'a> {
-    input: PlanInput,
-    durations: &'a Durations,
-    /// Time at which each cluster in progress is healthy.
-    ends: BTreeMap<String, Timestamp>,
-}
-
-impl<'a> World<'a> {
-    fn new(input: &PlanInput, durations: &'a Durations) -> Self {
-        let mut world = Self {
-            input: input.clone(),
-            durations,
-            ends: BTreeMap::new(),
-        };
-        world
-            .input
-            .leaving
-            .retain(|_, sync| sync.removing_since.is_none());
-        for (name, view) in &input.clusters {
-            let syncs = view.entries.values().filter_map(|entry| entry.observed.as_ref());
-            let working = syncs.filter(|sync| sync.progress == Progress::Working && sync.target.is_some());
-            if let Some(since) = working.filter_map(|sync| sync.admitted_at).max() {
-                world.work(name, since);
-            }
-        }
-        world
-    }
-
-    /// Records that a cluster is in progress since a time. A cluster that takes longer than before counts as having
-    /// begun now.
-    fn work(&mut self, cluster: &str, since: Timestamp) {
-        let now = self.input.now;
-        let Some(takes) = self.durations.expected(cluster) else {
-            return;
-        };
-        let ends = since.checked_add(takes).ok().filter(|ends| *ends > now);
-        if let Some(ends) = ends.or_else(|| now.checked_add(takes).ok()) {
-            self.ends.insert(cluster.to_owned(), ends);
-        }
-    }
-
-    /// Stores the records of the plan and admits what it starts. Returns whether anything changed.
-    fn execute(&mut self, plan: &Plan) -> bool {
-        let mut changed = false;
-        for stage in &plan.stages {
-            let known = self.input.rollout.stages.get(&stage.name);
-            if known.cloned().unwrap_or_default() != stage.record {
-                self.input
-                    .rollout
-                    .stages
-                    .insert(stage.name.clone(), stage.record.clone());
-                changed = true;
-            }
-        }
-        let now = self.input.now;
-        for (name, decision) in &plan.decisions {
-            let (entries, to, retried_for) = match decision {
-                Decision::Start { entries, to } => (entries, *to, None),
-                Decision::Retry {
-                    entries,
-                    requested_at,
-                } => (entries, AdmittedRelease::Release, Some(*requested_at)),
-                _ => continue,
-            };
-            // A cluster that is given the last known good release belongs to no rollout.
-            let release = match to {
-                AdmittedRelease::Release => self.input.rollout.release.clone(),
-                AdmittedRelease::LastKnownGood => String::new(),
-            };
-            if let Some(view) = self.input.clusters.get_mut(name) {
-                let sync = ObservedSync {
-                    target: None,
-                    release,
-                    admitted_at: Some(now),
-                    progress: Progress::Working,
-                    retried_for,
-                    suspended: false,
-                };
-                admit(view, entries, to, &sync);
-                self.work(name, now);
-                changed = true;
-            }
-        }
-        // A removal takes no time: no duration of one is recorded.
-        for (name, decision) in &plan.removals {
-            if *decision != RemovalDecision::Remove {
-                continue;
-            }
-            changed |= self.input.leaving.remove(name).is_some();
-        }
-        changed
-    }
-
-    fn next_time(&self, plan: &Plan) -> Option<Timestamp> {
-        let ends = self.ends.values().copied();
-        ends.chain(plan.recheck_at)
-            .filter(|at| *at > self.input.now)
-            .min()
-    }
-
-    /// Makes the clusters healthy whose time has come.
-    fn advance(&mut self) {
-        let now = self.input.now;
-        let due: Vec<String> = self
-            .ends
-            .iter()
-            .filter(|(_, ends)| **ends <= now)
-            .map(|(name, _)| name.clone())
-            .collect();
-        for name in due {
-            let since = self.ends.remove(&name).unwrap_or(now);
-            let entries = self.input.clusters.get_mut(&name).map(|view| &mut view.entries);
-            for entry in entries.into_iter().flat_map(BTreeMap::values_mut) {
-                if let Some(sync) = entry
-                    .observed
-                    .as_mut()
-                    .filter(|sync| sync.progress == Progress::Working)
-                {
-                    sync.progress = Progress::healthy_since(since);
-                }
-            }
-        }
-    }
-}
-
-/// Admits entries of a cluster: each gets a Sync like `sync`, with its target of the release.
-fn admit(view: &mut ClusterView, entries: &[String], to: AdmittedRelease, sync: &ObservedSync) {
-    for name in entries {
-        let Some(entry) = view.entries.get_mut(name) else {
-            continue;
-        };
-        let target = match to {
-            AdmittedRelease::Release => entry.wanted.clone().ok(),
-            AdmittedRelease::LastKnownGood => entry.known_good.clone(),
-        };
-        entry.observed = Some(ObservedSync {
-            target,
-            ..sync.clone()
-        });
-    }
 }

@@ -1,10 +1,11 @@
 //! Explains what blocks a cluster or a group: the reasons in order, what ends each of them, and an estimate of the
 //! completion.
 //!
-//! An explanation follows from the input of the planner alone, so it can be made for the present, for a time in the
-//! journal, and for a simulated fleet.
+//! An explanation follows from the input of the planner, so it can be made for the present, for a time in the journal,
+//! and for a simulated fleet. An estimate needs the current rollout, too ([`CurrentRollout`]).
 
 mod forecast;
+mod model;
 mod reasons;
 
 use std::collections::BTreeMap;
@@ -12,13 +13,14 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde::Serialize;
 
-pub use forecast::{Durations, Estimate, estimate_cluster, estimate_group, took};
+pub use forecast::{CurrentRollout, Durations, Estimate, NoEstimate, estimate_cluster, estimate_group, took};
 use reasons::{Explainer, rank};
 
 use crate::plan::{
     Decision, EntryView, HoldReason, Plan, PlanInput, RemovalDecision, RemovalHold, RolloutVerdict,
     StagePhase, StageWait, hold_reasons, pending_retry,
 };
+use crate::rollout::Blocked;
 
 /// The number of clusters that a text names; the others are counted.
 const NAMED: usize = 5;
@@ -182,9 +184,10 @@ fn waiting(state: &str, blockers: Vec<Blocker>) -> Explanation {
     }
 }
 
-/// Explains the state of a group.
+/// Explains the state of a group. `stuck`: why a due rollback, or another due transition, cannot be made, if that is
+/// known.
 #[must_use]
-pub fn group(group: &str, input: &PlanInput, plan: &Plan) -> Explanation {
+pub fn group(group: &str, input: &PlanInput, plan: &Plan, stuck: Option<&Blocked>) -> Explanation {
     let explainer = Explainer { group, input, plan };
     let report = plan.report(input);
     let stage = match report.stage.as_str() {
@@ -207,8 +210,10 @@ pub fn group(group: &str, input: &PlanInput, plan: &Plan) -> Explanation {
             state.push_str(&format!(", {count} {what}"));
         }
     }
-    let removals = held_removals(&explainer, |_| true);
+    let mut removals = held_removals(&explainer, |_| true);
+    let stuck = stuck.map(stuck_transition);
     if plan.verdict == RolloutVerdict::Succeeded {
+        removals.extend(stuck);
         let mut explanation = waiting("", removals);
         explanation.state = state;
         return explanation;
@@ -220,10 +225,21 @@ pub fn group(group: &str, input: &PlanInput, plan: &Plan) -> Explanation {
     if blockers.is_empty() && input.membership_held {
         blockers.push(explainer.blocker(&HoldReason::MembershipHeld, None, None));
     }
+    blockers.extend(stuck);
     blockers.extend(removals);
     let mut explanation = waiting("", blockers);
     explanation.state = state;
     explanation
+}
+
+/// Returns the blocker of a due transition that cannot be made.
+fn stuck_transition(stuck: &Blocked) -> Blocker {
+    Blocker {
+        reason: stuck.reason.to_owned(),
+        text: stuck.message.clone(),
+        until: None,
+        ends_with: "a new revision rolls out".to_owned(),
+    }
 }
 
 /// Reports whether the entries of the release are done on a cluster, and its removed entries are being removed.
@@ -288,6 +304,7 @@ fn is_own(reason: &HoldReason) -> bool {
         HoldReason::Skipped(_)
             | HoldReason::ClusterSuspended
             | HoldReason::SyncSuspended { .. }
+            | HoldReason::SyncUnreadable { .. }
             | HoldReason::InvalidParameters { .. }
             | HoldReason::ClusterNotProbed
             | HoldReason::ClusterUnreachable { .. }

@@ -25,19 +25,20 @@ pub(super) fn rank(reason: &HoldReason) -> usize {
         HoldReason::Skipped(_) => 0,
         HoldReason::ClusterSuspended => 1,
         HoldReason::SyncSuspended { .. } => 2,
-        HoldReason::InvalidParameters { .. } => 3,
-        HoldReason::ClusterNotProbed => 4,
-        HoldReason::ClusterUnreachable { .. } => 5,
-        HoldReason::GroupSuspended => 6,
-        HoldReason::Paused(_) => 7,
-        HoldReason::Aborted(_) => 8,
-        HoldReason::MembershipHeld => 9,
-        HoldReason::TooManyFailures { .. } => 10,
-        HoldReason::StageWaits { .. } => 11,
-        HoldReason::WindowClosed => 12,
-        HoldReason::Jitter => 13,
-        HoldReason::NoSlot => 14,
-        HoldReason::TooManyUnavailable => 15,
+        HoldReason::SyncUnreadable { .. } => 3,
+        HoldReason::InvalidParameters { .. } => 4,
+        HoldReason::ClusterNotProbed => 5,
+        HoldReason::ClusterUnreachable { .. } => 6,
+        HoldReason::GroupSuspended => 7,
+        HoldReason::Paused(_) => 8,
+        HoldReason::Aborted(_) => 9,
+        HoldReason::MembershipHeld => 10,
+        HoldReason::TooManyFailures { .. } => 11,
+        HoldReason::StageWaits { .. } => 12,
+        HoldReason::WindowClosed => 13,
+        HoldReason::Jitter => 14,
+        HoldReason::NoSlot => 15,
+        HoldReason::TooManyUnavailable => 16,
     }
 }
 
@@ -64,6 +65,7 @@ impl Explainer<'_> {
             HoldReason::Skipped(_)
             | HoldReason::ClusterSuspended
             | HoldReason::SyncSuspended { .. }
+            | HoldReason::SyncUnreadable { .. }
             | HoldReason::InvalidParameters { .. }
             | HoldReason::ClusterNotProbed
             | HoldReason::ClusterUnreachable { .. } => own(cluster, reason),
@@ -476,6 +478,13 @@ fn own(cluster: &str, reason: &HoldReason) -> ReasonText {
         HoldReason::SyncSuspended { entry } => (
             format!("the Sync of entry {entry} is suspended or being deleted"),
             "spec.suspend of that Sync is set to false".to_owned(),
+        ),
+        HoldReason::SyncUnreadable { entry, sync } => (
+            format!("Sync {sync} of entry {entry} cannot be read, so it is not written"),
+            format!(
+                "the controller is updated to the version that wrote Sync {sync}, or the value that it cannot read is \
+                 corrected (the log of the controller names it: \"object not readable\")"
+            ),
         ),
         HoldReason::InvalidParameters { entry, message } => (
             format!("entry {entry} cannot be resolved: {message}"),

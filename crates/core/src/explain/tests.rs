@@ -5,7 +5,8 @@ use std::time::Duration;
 use starling_api::IntOrPercent;
 
 use super::*;
-use crate::plan::{Attribution, ReadStrategy, plan};
+use crate::plan::{Attribution, Reach, ReadStrategy, plan};
+use crate::rollout::{PlannerInput, Rolling};
 use crate::simulate::{Fate, Member, World};
 
 /// A Friday, 11:00 in Berlin.
@@ -73,8 +74,26 @@ fn durations(world: &World) -> Durations {
     durations
 }
 
+/// Returns the rollout of a simulated group, with this input.
+fn current<'a>(world: &'a World, rolling: &'a Rolling, input: &'a PlanInput) -> CurrentRollout<'a> {
+    CurrentRollout {
+        status: &world.status,
+        rolling,
+        input,
+        strategy: &world.strategy,
+        on_new_revision: world.on_new_revision,
+        rollback: world.rollback,
+    }
+}
+
 fn estimate(world: &World, name: &str) -> Estimate {
-    estimate_cluster(&world.input().unwrap(), &durations(world), name)
+    let PlannerInput { rolling, input } = world.planner_input().unwrap();
+    estimate_cluster(current(world, &rolling, &input), &durations(world), name)
+}
+
+fn estimated_group(world: &World, durations: &Durations) -> Estimate {
+    let PlannerInput { rolling, input } = world.planner_input().unwrap();
+    estimate_group(current(world, &rolling, &input), durations)
 }
 
 const CLOSED: &str = "the window \"allow Mon,Tue,Wed,Thu,Fri 16:00-20:00 Europe/Berlin\" is closed until 2026-11-20T16:00 Europe/Berlin";
@@ -143,14 +162,14 @@ fn an_estimate_is_what_the_planner_does_if_clusters_take_as_long_as_before() {
     assert_eq!(
         estimate(&world, "b"),
         Estimate::Unknown {
-            why: "no durations recorded yet".into()
+            why: NoEstimate::NoDurations
         }
     );
     at(&mut world, "2026-11-20T10:05:00Z");
     assert_eq!(
         estimate(&world, "b"),
         Estimate::Unknown {
-            why: "waiting for a person or a cluster".into()
+            why: NoEstimate::WaitsForOthers
         }
     );
     world.approve("canary", attribution());
@@ -167,7 +186,7 @@ fn an_estimate_is_what_the_planner_does_if_clusters_take_as_long_as_before() {
         };
         assert_eq!(estimate(&world, name), expected, "{name}");
     }
-    let whole = estimate_group(&world.input().unwrap(), &durations(&world));
+    let whole = estimated_group(&world, &durations(&world));
     assert!(
         matches!(whole, Estimate::At { done_at, .. } if done_at == time("2026-11-20T15:03:00Z")),
         "{whole:?}"
@@ -190,7 +209,7 @@ fn a_group_names_its_blockers_and_the_blocked_clusters() {
     let mut world = world();
     let group_of = |world: &World| {
         let input = world.input().unwrap();
-        group("web", &input, &plan(&input))
+        group("web", &input, &plan(&input), None)
     };
     let first = group_of(&world);
     assert_eq!(
@@ -307,6 +326,10 @@ fn every_reason_has_a_message() {
         HoldReason::Skipped(attribution()),
         HoldReason::ClusterSuspended,
         HoldReason::SyncSuspended { entry: "app".into() },
+        HoldReason::SyncUnreadable {
+            entry: "app".into(),
+            sync: "web-b".into(),
+        },
         HoldReason::InvalidParameters {
             entry: "app".into(),
             message: "there is no label region".into(),
@@ -523,7 +546,7 @@ fn syncs_that_are_not_removed_yet_have_a_reason_and_a_time() {
     input.leaving.insert("web-gone-app".into(), leaving(unselected));
     let removed = leaving(crate::plan::LeavingCause::EntryRemoved);
     input.leaving.insert("web-gone-old".into(), removed);
-    let explained = |input: &PlanInput| group("web", input, &plan(input));
+    let explained = |input: &PlanInput| group("web", input, &plan(input), None);
     let waits = explained(&input);
     assert!(waits.state.starts_with("Succeeded"), "{}", waits.state);
     assert_eq!(
@@ -573,4 +596,158 @@ fn syncs_that_are_not_removed_yet_have_a_reason_and_a_time() {
     input.leaving.clear();
     input.membership_held = false;
     assert_eq!(explained(&input).blockers, []);
+}
+
+/// One cluster on release r1, which began to lose the entry `old` five minutes ago.
+fn losing(reach: Reach) -> (World, PlanInput) {
+    let strategy = ReadStrategy::new(&serde_json::from_value(serde_json::json!({})).unwrap()).unwrap();
+    let member = Member::new("a", BTreeMap::new(), Duration::from_secs(60));
+    let mut world = World::new(time(BEGIN), strategy, [("a".to_owned(), member)].into(), "r1");
+    at(&mut world, "2026-11-20T10:05:00Z");
+    let mut input = world.input().unwrap();
+    input.now = time("2026-11-20T10:10:00Z");
+    input.clusters.get_mut("a").unwrap().reach = reach;
+    let old = crate::plan::LeavingSync {
+        cluster: "a".into(),
+        entry: "old".into(),
+        cause: crate::plan::LeavingCause::EntryRemoved,
+        policy: starling_api::DeletionPolicy::Delete,
+        depends_on: std::collections::BTreeSet::new(),
+        removing_since: Some(time("2026-11-20T10:05:00Z")),
+        suspended: false,
+        budget_until: None,
+        approval: None,
+    };
+    input.leaving.insert("web-a-old".into(), old);
+    (world, input)
+}
+
+fn away() -> Reach {
+    Reach::Unreachable {
+        reason: "Unreachable".into(),
+        message: "no answer".into(),
+        since: time("2026-11-20T10:06:00Z"),
+    }
+}
+
+/// `starling why` reported this cluster as done now, while its plan said that it is in flight and lost.
+#[test]
+fn a_cluster_that_loses_an_entry_and_is_unreachable_is_not_done() {
+    let (world, input) = losing(away());
+    let rolling = world.planner_input().unwrap().rolling;
+    let decision = plan(&input).decisions.remove("a").unwrap();
+    assert!(
+        matches!(decision, Decision::InFlight { lost: true, .. }),
+        "{decision:?}"
+    );
+    let mut durations = Durations::default();
+    durations.learn(&input.clusters);
+    let waits = Estimate::Unknown {
+        why: NoEstimate::WaitsForOthers,
+    };
+    assert_eq!(
+        estimate_cluster(current(&world, &rolling, &input), &durations, "a"),
+        waits
+    );
+    let (world, input) = losing(Reach::Ready);
+    let reachable = estimate_cluster(current(&world, &rolling, &input), &durations, "a");
+    let now = Estimate::At {
+        starts_at: None,
+        done_at: time("2026-11-20T10:10:00Z"),
+        recorded: 1,
+    };
+    assert_eq!(reachable, now);
+}
+
+/// An estimate assumes no recovery: the cluster counts as failed at its deadline.
+#[test]
+fn a_cluster_that_was_cut_off_is_not_expected_to_be_done() {
+    let mut world = world();
+    at(&mut world, "2026-11-20T10:05:00Z");
+    world.approve("canary", attribution());
+    at(&mut world, "2026-11-20T15:00:30Z");
+    let durations = durations(&world);
+    world
+        .members
+        .get_mut("b")
+        .unwrap()
+        .lose(time("2026-11-20T15:00:30Z"));
+    let PlannerInput { rolling, input } = world.planner_input().unwrap();
+    assert_eq!(
+        estimate_cluster(current(&world, &rolling, &input), &durations, "b"),
+        Estimate::Unknown {
+            why: NoEstimate::WaitsForOthers
+        }
+    );
+}
+
+/// The cluster in progress is lost, so it fails at its deadline. What follows is up to the machine.
+#[test]
+fn a_rollback_ends_the_estimate() {
+    for (known_good, expected) in [
+        (Some("r0"), NoEstimate::RolledBack),
+        (None, NoEstimate::WaitsForOthers),
+    ] {
+        let mut world = world();
+        world.strategy.strategy.on_failure = starling_api::OnFailure::Rollback;
+        world.set_known_good(known_good);
+        at(&mut world, "2026-11-20T10:05:00Z");
+        world.approve("canary", attribution());
+        at(&mut world, "2026-11-20T15:00:30Z");
+        let durations = durations(&world);
+        world
+            .members
+            .get_mut("b")
+            .unwrap()
+            .lose(time("2026-11-20T15:00:30Z"));
+        assert_eq!(
+            estimated_group(&world, &durations),
+            Estimate::Unknown { why: expected },
+            "{known_good:?}"
+        );
+        let PlannerInput { rolling, input } = world.planner_input().unwrap();
+        let done = estimate_cluster(current(&world, &rolling, &input), &durations, "a");
+        assert!(
+            matches!(done, Estimate::At { done_at, .. } if done_at == world.now),
+            "{done:?}"
+        );
+    }
+}
+
+/// Programs read this form.
+#[test]
+fn the_json_form_of_an_estimate_is_stable() {
+    let why = NoEstimate::WaitsForOthers;
+    assert_eq!(
+        serde_json::to_value(Estimate::Unknown { why }).unwrap(),
+        serde_json::json!({"unknown": {"why": "waiting for a person or a cluster"}})
+    );
+}
+
+/// One of two clusters fails within the limit, so the rollout does not succeed, and nothing of it proceeds.
+#[test]
+fn a_queued_release_ends_the_estimate() {
+    let strategy = serde_json::json!({"maxConcurrency": 2, "maxFailures": 1});
+    let strategy = ReadStrategy::new(&serde_json::from_value(strategy).unwrap()).unwrap();
+    let members = ["a", "b"].map(|name| {
+        let member = Member::new(name, BTreeMap::new(), Duration::from_secs(60));
+        (name.to_owned(), member)
+    });
+    let mut world = World::new(time(BEGIN), strategy, members.into(), "r1");
+    world.on_new_revision = starling_api::OnNewRevision::Queue;
+    world.settle();
+    world
+        .members
+        .get_mut("b")
+        .unwrap()
+        .lose(time("2026-11-20T10:00:30Z"));
+    at(&mut world, "2026-11-20T10:01:30Z");
+    world.offered = "r2".into();
+    world.settle();
+    assert_eq!(world.status.queue.len(), 1);
+    let why = NoEstimate::Replaced;
+    assert_eq!(
+        estimated_group(&world, &durations(&world)),
+        Estimate::Unknown { why }
+    );
 }

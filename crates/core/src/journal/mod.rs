@@ -48,7 +48,7 @@ pub struct Entry {
 }
 
 /// The version of the format of entries. A reader rejects another version.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// A body with the version of its format, as it is written.
 #[derive(Serialize)]
@@ -57,12 +57,13 @@ struct Versioned<'a> {
     body: &'a Body,
 }
 
-/// A body with the version of its format, as it is read. With another version, the body can be anything.
+/// A body with the version of its format, as it is read. With another version, the body can be anything, or have
+/// another name.
 #[derive(Deserialize)]
 struct AnyVersion<'a> {
     version: u32,
-    #[serde(borrow)]
-    body: &'a RawValue,
+    #[serde(borrow, default)]
+    body: Option<&'a RawValue>,
 }
 
 /// The content of an entry.
@@ -107,7 +108,10 @@ impl Body {
         if entry.version != VERSION {
             return Err(NotReadable::Version(entry.version));
         }
-        serde_json::from_str(entry.body.get()).map_err(form)
+        let body = entry
+            .body
+            .ok_or_else(|| NotReadable::Form("has no body".to_owned()))?;
+        serde_json::from_str(body.get()).map_err(form)
     }
 
     /// Serialises the body of an entry.

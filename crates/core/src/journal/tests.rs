@@ -702,21 +702,22 @@ fn a_removed_sync_and_a_removed_entry_are_no_flaw() {
 fn an_entry_of_another_version_is_rejected_whatever_its_body() {
     let mut journal = approved();
     let body = journal.entries[0].body.clone();
-    assert!(body.starts_with("{\"version\":2,"), "{body}");
+    assert!(body.starts_with("{\"version\":3,"), "{body}");
     for other in [
-        body.replacen("\"version\":2", "\"version\":3", 1),
-        r#"{"version": 3, "body": [{"of": "a form to come"}]}"#.to_owned(),
+        body.replacen("\"version\":3", "\"version\":4", 1),
+        r#"{"version": 4, "body": [{"of": "a form to come"}]}"#.to_owned(),
+        r#"{"version": 4, "entry": "a form to come", "signature": []}"#.to_owned(),
     ] {
-        assert_eq!(Body::read(&other), Err(NotReadable::Version(3)));
+        assert_eq!(Body::read(&other), Err(NotReadable::Version(4)));
     }
     // The format without a version is rejected.
-    let without = body.replacen("\"version\":2,", "", 1);
+    let without = body.replacen("\"version\":3,", "", 1);
     assert!(matches!(Body::read(&without), Err(NotReadable::Form(_))));
-    journal.entries[0].body = body.replacen("\"version\":2", "\"version\":3", 1);
+    journal.entries[0].body = body.replacen("\"version\":3", "\"version\":4", 1);
     let entries = journal.entries.clone();
-    assert_eq!(resume(&entries).err(), Some(NotReadable::Version(3)));
+    assert_eq!(resume(&entries).err(), Some(NotReadable::Version(4)));
     let flaws = journal.flaws(&journal.chain());
-    let named = "1: has format version 3; this program reads version 2";
+    let named = "1: has format version 4; this program reads version 3";
     assert!(flaws.iter().any(|flaw| flaw == named), "{flaws:#?}");
 }
 

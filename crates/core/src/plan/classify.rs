@@ -11,7 +11,9 @@ use super::entry::{
 use super::removed::{RemovedEntries, removable};
 use super::stages::{Attribution, Direction};
 use super::state::{Class, ClusterState, Failed, Slot};
-use super::types::{ClusterView, FailureReason, HoldReason, ObservedSync, PlanInput, Reach};
+use super::types::{
+    ClusterView, FailureReason, HoldReason, ObservedSync, PlanInput, Reach, UnresolvedTarget,
+};
 
 /// Returns the state of every cluster of the input, in the order of names.
 pub(super) fn classify_all(input: &PlanInput) -> Vec<ClusterState<'_>> {
@@ -133,7 +135,7 @@ impl<'a> Classifier<'a, '_> {
         let suspended = self.suspended();
         // Lost has precedence over a parameter that became invalid: the release may have cut the cluster off.
         let lost = *reach != Reach::Ready && suspended.is_none() && admitted().any(unfinished);
-        if !lost && let Some(reason) = suspended.or_else(|| self.invalid()) {
+        if !lost && let Some(reason) = suspended.or_else(|| self.unresolved()) {
             return Class::Hold(reason);
         }
         // A ready cluster gets its missing entries whatever the state of the others, which may have failed because
@@ -259,14 +261,29 @@ impl<'a> Classifier<'a, '_> {
         ends.filter(|_| depends).min()
     }
 
-    fn invalid(&self) -> Option<HoldReason> {
-        self.cluster.entries.iter().find_map(|(name, view)| {
-            let error = view.wanted.as_ref().err()?;
-            Some(HoldReason::InvalidParameters {
-                entry: name.clone(),
-                message: error.to_string(),
-            })
-        })
+    /// Returns why an entry has no target to apply. An unreadable Sync comes before an invalid parameter, on whichever
+    /// entries they are.
+    fn unresolved(&self) -> Option<HoldReason> {
+        let mut invalid = None;
+        for (name, view) in &self.cluster.entries {
+            let entry = || name.clone();
+            match &view.wanted {
+                Ok(_) => {}
+                Err(UnresolvedTarget::UnreadableSync { sync }) => {
+                    return Some(HoldReason::SyncUnreadable {
+                        entry: entry(),
+                        sync: sync.clone(),
+                    });
+                }
+                Err(UnresolvedTarget::Parameter { message }) => {
+                    invalid.get_or_insert_with(|| HoldReason::InvalidParameters {
+                        entry: entry(),
+                        message: message.clone(),
+                    });
+                }
+            }
+        }
+        invalid
     }
 }
 

@@ -151,6 +151,10 @@ mod tests {
             until: Timestamp::UNIX_EPOCH,
         };
         let sync = HoldReason::SyncSuspended { entry: "app".into() };
+        let unreadable = HoldReason::SyncUnreadable {
+            entry: "app".into(),
+            sync: "shop-c1".into(),
+        };
         let lacks = HoldReason::InvalidParameters {
             entry: "app".into(),
             message: "no label".into(),
@@ -168,6 +172,7 @@ mod tests {
             ),
             (hold(HoldReason::ClusterSuspended), passed(), true),
             (hold(sync), passed(), true),
+            (hold(unreadable), passed(), true),
             (hold(lacks), passed(), true),
             (waits(StageWait::Unproven), unproven(), true),
             // Failed clusters hold the others, and those of later stages.

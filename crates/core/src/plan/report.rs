@@ -8,6 +8,7 @@ use starling_api::RolloutPhase;
 use super::stages::{Direction, Gate, RolloutVerdict, StagePhase, StagePlan, StageWait, Stop};
 use super::types::{
     ClusterView, Decision, FailureReason, HealthProblem, HoldReason, Plan, PlanInput, Progress,
+    UnresolvedTarget,
 };
 use crate::plural::counted;
 
@@ -101,6 +102,7 @@ pub(crate) fn bucket(decision: &Decision) -> Bucket {
             HoldReason::Skipped(_)
             | HoldReason::ClusterSuspended
             | HoldReason::SyncSuspended { .. }
+            | HoldReason::SyncUnreadable { .. }
             | HoldReason::InvalidParameters { .. } => Bucket::OnHold,
             HoldReason::GroupSuspended
             | HoldReason::Paused(_)
@@ -380,6 +382,7 @@ impl Plan {
             HoldReason::Skipped(_)
             | HoldReason::ClusterSuspended
             | HoldReason::SyncSuspended { .. }
+            | HoldReason::SyncUnreadable { .. }
             | HoldReason::InvalidParameters { .. }
             | HoldReason::ClusterUnreachable { .. } => counted(clusters, "cluster", "clusters"),
         }
@@ -414,6 +417,13 @@ fn problem(decision: &Decision) -> Option<(u8, &str, String, Option<Timestamp>)>
             reason: reason @ HoldReason::InvalidParameters { entry, message },
             ..
         } => (3, reason.as_str(), format!("entry {entry}: {message}"), None),
+        Decision::Hold {
+            reason: reason @ HoldReason::SyncUnreadable { entry, sync },
+            ..
+        } => {
+            let error = UnresolvedTarget::UnreadableSync { sync: sync.clone() };
+            (3, reason.as_str(), format!("entry {entry}: {error}"), None)
+        }
         Decision::InFlight {
             lost: true,
             deadline: Some(deadline),

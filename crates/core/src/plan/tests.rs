@@ -78,7 +78,7 @@ fn fleet(script: &str) -> BTreeMap<String, ClusterView> {
                 other => panic!("no such cluster: {other}"),
             };
             let wanted = if c == 'x' {
-                Err(UnresolvedTarget::new("no label"))
+                Err(UnresolvedTarget::parameter("no label"))
             } else {
                 Ok(NEW.to_owned())
             };
@@ -352,7 +352,7 @@ fn t33_a_group_whose_membership_is_held_has_not_succeeded() {
         let report = plan.report(&input);
         assert_eq!(report.phase, RolloutPhase::Paused);
         assert_eq!(report.blocked_by[0].reason, "MembershipHeld");
-        let explanation = crate::explain::group("shop", &input, &plan);
+        let explanation = crate::explain::group("shop", &input, &plan, None);
         assert_eq!(explanation.blockers[0].reason, "MembershipHeld");
     }
 }
@@ -396,7 +396,7 @@ fn every_cluster_counts_once_and_blockers_are_named() {
 
 /// Plan inputs are in the journal, where a parameter that cannot be resolved is its text.
 #[test]
-fn a_parameter_that_cannot_be_resolved_is_a_text_in_the_journal() {
+fn a_target_that_cannot_be_resolved_has_its_kind_in_the_journal() {
     let error = ParameterError::Unclosed { field: "path".into() };
     let text = error.to_string();
     let view = EntryView {
@@ -404,9 +404,81 @@ fn a_parameter_that_cannot_be_resolved_is_a_text_in_the_journal() {
         known_good: None,
         observed: None,
     };
-    let journal = serde_json::json!({"wanted": {"Err": text}});
-    assert_eq!(serde_json::to_value(&view).unwrap(), journal);
-    assert_eq!(serde_json::from_value::<EntryView>(journal).unwrap(), view);
+    let unreadable = EntryView {
+        wanted: Err(UnresolvedTarget::UnreadableSync {
+            sync: "shop-c1".into(),
+        }),
+        ..view.clone()
+    };
+    for (view, wanted) in [
+        (view, serde_json::json!({"parameter": {"message": text}})),
+        (
+            unreadable,
+            serde_json::json!({"unreadableSync": {"sync": "shop-c1"}}),
+        ),
+    ] {
+        let journal = serde_json::json!({"wanted": {"Err": wanted}});
+        assert_eq!(serde_json::to_value(&view).unwrap(), journal);
+        assert_eq!(serde_json::from_value::<EntryView>(journal).unwrap(), view);
+    }
+}
+
+/// A Sync that cannot be read had the reason of a wrong parameter, which no operator would find. It comes before a wrong
+/// parameter, on whichever entry that is.
+#[test]
+fn a_sync_that_cannot_be_read_has_a_reason_of_its_own() {
+    let mut input = input("d.", 1, 0);
+    let entries = &mut input.clusters.get_mut("c001").unwrap().entries;
+    let unreadable = EntryView {
+        wanted: Err(UnresolvedTarget::UnreadableSync {
+            sync: "shop-web-c001".into(),
+        }),
+        known_good: None,
+        observed: None,
+    };
+    entries.insert("web".into(), unreadable);
+    entries.get_mut("app").unwrap().wanted = Err(UnresolvedTarget::parameter("no label"));
+    let plan = plan(&input);
+    assert_eq!(
+        plan.decisions["c001"],
+        Decision::Hold {
+            reason: HoldReason::SyncUnreadable {
+                entry: "web".into(),
+                sync: "shop-web-c001".into(),
+            },
+            recheck_at: None,
+        }
+    );
+    assert_eq!(check::check(&input, &plan), Ok(()));
+    let report = plan.report(&input);
+    let problem = &report.problems[0];
+    assert_eq!(
+        (problem.cluster.as_str(), problem.reason.as_str()),
+        ("c001", "SyncUnreadable")
+    );
+    assert!(
+        problem.message.contains("Sync shop-web-c001 cannot be read"),
+        "{}",
+        problem.message
+    );
+    assert_eq!(report.counts.on_hold, 1);
+    let explained = crate::explain::cluster("shop", &input, &plan, "c001").unwrap();
+    assert_eq!(explained.blockers[0].reason, "SyncUnreadable");
+    assert!(
+        explained.next.contains("the controller is updated"),
+        "{}",
+        explained.next
+    );
+    let mut wrong = plan;
+    let other = Decision::Hold {
+        reason: HoldReason::InvalidParameters {
+            entry: "app".into(),
+            message: "no label".into(),
+        },
+        recheck_at: None,
+    };
+    wrong.decisions.insert("c001".into(), other);
+    assert!(check::check(&input, &wrong).is_err());
 }
 
 /// The status of a group that stays Paused names the suspended cluster.
@@ -547,7 +619,7 @@ fn a_lost_cluster_keeps_its_slot_though_a_parameter_becomes_invalid() {
     );
     let cluster = input.clusters.get_mut("c000").unwrap();
     cluster.reach = unreachable();
-    cluster.entries.get_mut("app").unwrap().wanted = Err(UnresolvedTarget::new("no label"));
+    cluster.entries.get_mut("app").unwrap().wanted = Err(UnresolvedTarget::parameter("no label"));
     assert_eq!(picture(&plan(&input)), "ln");
     input.now = t(900);
     assert_eq!(picture(&plan(&input)), "!b");
@@ -559,7 +631,7 @@ fn a_lost_cluster_keeps_its_slot_though_a_parameter_becomes_invalid() {
 fn older_work_has_its_slot_until_its_own_deadline() {
     let mut held = input("woo", 1, 0);
     let entry = held.clusters.get_mut("c000").unwrap().entries.get_mut("app");
-    entry.unwrap().wanted = Err(UnresolvedTarget::new("no label"));
+    entry.unwrap().wanted = Err(UnresolvedTarget::parameter("no label"));
     let before = plan(&held);
     assert_eq!(picture(&before), "xnn");
     assert_eq!(before.recheck_at, Some(t(900)));
@@ -634,7 +706,7 @@ fn the_next_plan_is_at_the_end_of_older_work_that_blocks_a_cluster() {
         input.clusters.get_mut("c000").unwrap().entries.insert(
             "crds".into(),
             EntryView {
-                wanted: Err(UnresolvedTarget::new("no label")),
+                wanted: Err(UnresolvedTarget::parameter("no label")),
                 known_good: None,
                 observed: None,
             },
@@ -705,7 +777,7 @@ fn the_next_plan_is_when_time_changes_a_decision() {
         .entries
         .get_mut("app")
         .unwrap()
-        .wanted = Err(UnresolvedTarget::new("no label"));
+        .wanted = Err(UnresolvedTarget::parameter("no label"));
     assert_eq!(picture(&plan(&leftover)), "xn");
     assert_eq!(plan(&leftover).recheck_at, Some(t(900)));
     // Clusters that only wait for an operator need no calendar. Windows that apply to no cluster are no wait either.

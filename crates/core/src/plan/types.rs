@@ -97,30 +97,40 @@ pub struct EntryView {
     pub observed: Option<ObservedSync>,
 }
 
-/// The reason why the target of an entry on a cluster is not known: a parameter that cannot be resolved
-/// ([`ParameterError`]), or a Sync that cannot be read. Plan inputs keep the text, since the journal has no more.
+/// The reason why an entry on a cluster has no target to apply.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, thiserror::Error)]
-#[serde(transparent)]
-#[error("{0}")]
-pub struct UnresolvedTarget(String);
+#[serde(rename_all = "camelCase", rename_all_fields = "camelCase")]
+pub enum UnresolvedTarget {
+    /// A parameter cannot be resolved ([`ParameterError`]).
+    #[error("{message}")]
+    Parameter {
+        /// The text of the error: the journal has no more.
+        message: String,
+    },
+    /// The Sync of the entry exists and cannot be decoded, so its state is not known and it is not written.
+    #[error(
+        "Sync {sync} cannot be read, so it is not written; it may be of a newer version of Starling, and the log of \
+         the controller has the error"
+    )]
+    UnreadableSync {
+        /// Name of the Sync.
+        sync: String,
+    },
+}
 
 impl From<ParameterError> for UnresolvedTarget {
     fn from(error: ParameterError) -> Self {
-        Self(error.to_string())
+        Self::parameter(error.to_string())
     }
 }
 
 impl UnresolvedTarget {
-    /// Returns a reason with this text.
+    /// Returns the reason of a parameter that cannot be resolved.
     #[must_use]
-    pub fn new(reason: impl Into<String>) -> Self {
-        Self(reason.into())
-    }
-
-    /// The text of the reason.
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        &self.0
+    pub fn parameter(message: impl Into<String>) -> Self {
+        Self::Parameter {
+            message: message.into(),
+        }
     }
 }
 
@@ -376,6 +386,13 @@ pub enum HoldReason {
         /// The entry of the Sync.
         entry: String,
     },
+    /// A Sync of the group on this cluster cannot be decoded.
+    SyncUnreadable {
+        /// The entry of the Sync.
+        entry: String,
+        /// Name of the Sync.
+        sync: String,
+    },
     /// A parameter cannot be resolved for this cluster.
     InvalidParameters {
         /// The entry.
@@ -432,6 +449,7 @@ impl HoldReason {
             Self::Skipped(_) => "Skipped",
             Self::ClusterSuspended => "ClusterSuspended",
             Self::SyncSuspended { .. } => "SyncSuspended",
+            Self::SyncUnreadable { .. } => "SyncUnreadable",
             Self::InvalidParameters { .. } => "InvalidParameters",
             Self::ClusterNotProbed => "ClusterNotProbed",
             Self::ClusterUnreachable { .. } => "ClusterUnreachable",

@@ -5,7 +5,7 @@
 //! hangs. The caller changes the [`World`] in between. The machine decides as in the controller; the world executes its
 //! effects at once and without faults.
 
-mod carry;
+pub(crate) mod carry;
 mod forecast;
 mod member;
 mod observe;
@@ -23,7 +23,7 @@ use crate::plan::{
 };
 use crate::rollout::next::Cause;
 use crate::rollout::{
-    self, Epoch, Facts, Known, Loaded, Need, Offer, ReleaseSnapshot, StepError, Transition,
+    self, Epoch, Facts, Known, Loaded, Need, Offer, PlannerInput, ReleaseSnapshot, StepError, Transition,
 };
 use observe::Observed;
 
@@ -204,8 +204,14 @@ impl World {
     /// Returns the input of the planner; `None` before the first release.
     #[must_use]
     pub fn input(&self) -> Option<PlanInput> {
+        self.planner_input().map(|planned| planned.input)
+    }
+
+    /// Returns the input of the planner, with its rollout; `None` before the first release.
+    #[must_use]
+    pub fn planner_input(&self) -> Option<PlannerInput> {
         match self.drive(rollout::preview)? {
-            rollout::Preview::Planned(planned) => Some(planned.input),
+            rollout::Preview::Planned(planned) => Some(*planned),
             rollout::Preview::NotBegun | rollout::Preview::Blocked(_) => None,
         }
     }

@@ -7,11 +7,13 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 use starling_api::conditions::MEMBERSHIP_HELD;
 use starling_api::{
-    Cluster, DeletionApproval, RolloutAction, RolloutApproval, RolloutStatus, Source, SyncGroup, SyncResource,
+    Cluster, DeletionApproval, OnNewRevision, RollbackType, RolloutAction, RolloutApproval, Source,
+    SyncGroup, SyncGroupStatus, SyncResource,
 };
 use starling_core::clock_jumps::ClockJumps;
-use starling_core::plan::PlanInput;
-use starling_core::rollout::{self, PlannerInput, Preview};
+use starling_core::explain::CurrentRollout;
+use starling_core::plan::{PlanInput, ReadStrategy};
+use starling_core::rollout::{self, Blocked, PlannerInput, Preview, Rolling};
 
 use super::leave::Leaving;
 use super::machine::{self, GroupObservations, PassTimes, Store, drive};
@@ -44,10 +46,35 @@ pub struct PreviewObjects {
 /// The current rollout of a group, and the input of its next plan.
 #[derive(Debug)]
 pub struct PlanPreview {
-    /// The rollout, as in status.
-    pub rollout: RolloutStatus,
+    /// The rollout in status, and its release.
+    pub rolling: Rolling,
     /// The input of the planner.
     pub input: PlanInput,
+    /// The status of the group.
+    pub status: SyncGroupStatus,
+    /// The strategy in force.
+    pub strategy: ReadStrategy,
+    /// The policy for a newer release.
+    pub on_new_revision: OnNewRevision,
+    /// The type of a rollback.
+    pub rollback: RollbackType,
+    /// Why a due rollback, or another due transition, cannot be made.
+    pub stuck: Option<Blocked>,
+}
+
+impl PlanPreview {
+    /// Returns the rollout that an estimate continues.
+    #[must_use]
+    pub fn current(&self) -> CurrentRollout<'_> {
+        CurrentRollout {
+            status: &self.status,
+            rolling: &self.rolling,
+            input: &self.input,
+            strategy: &self.strategy,
+            on_new_revision: self.on_new_revision,
+            rollback: self.rollback,
+        }
+    }
 }
 
 /// The error of a preview.
@@ -174,6 +201,9 @@ pub async fn preview_plan(
         settled: &SettledAdmissions::default(),
         now,
     };
+    // A step has no effects before somebody executes them. It comes first, because it gives the clusters back.
+    let stepped = drive(rollout::step, &facts, None, &mut observed).await?;
+    let stuck = stepped.ok().and_then(|transition| transition.stuck);
     let preview = drive(rollout::preview, &facts, None, &mut observed).await?;
     let PlannerInput { rolling, input } = match preview {
         Ok(Preview::Planned(planned)) => *planned,
@@ -187,9 +217,15 @@ pub async fn preview_plan(
         }
     };
     tracing::debug!(group = %group.object.name_any(), clusters = input.clusters.len(), "planner input built");
+    let strategy = &group.object.spec.rollout_strategy;
     Ok(PlanPreview {
-        rollout: rolling.rollout,
+        rolling,
         input,
+        status: group.object.status.clone().unwrap_or_default(),
+        on_new_revision: strategy.on_new_revision,
+        rollback: strategy.rollback.type_,
+        strategy: group.strategy,
+        stuck,
     })
 }
 
@@ -197,10 +233,11 @@ pub async fn preview_plan(
 mod tests {
     use serde::de::DeserializeOwned;
     use serde_json::{Value, json};
-    use starling_api::SyncGroupStatus;
-    use starling_core::rollout::{Admission, ReleaseSnapshot, Rolling};
+    use starling_api::RolloutStatus;
+    use starling_core::plan::UnresolvedTarget;
+    use starling_core::rollout::{Admission, ReleaseSnapshot};
 
-    use super::super::sync;
+    use super::super::{sync, view};
     use super::*;
     use crate::controller::hub::testing::empty;
 
@@ -300,6 +337,34 @@ mod tests {
         );
         let (syncs, not_built) = sync::mk_syncs(&group, None, &admissions);
         assert_eq!((syncs.len(), not_built.len()), (0, 4));
+    }
+
+    /// The Sync of an entry looked like one with a wrong parameter, although no parameter is wrong.
+    #[test]
+    fn a_sync_that_cannot_be_decoded_has_its_own_reason() {
+        let cluster = object(
+            "Cluster",
+            "c1",
+            &json!({"kubeConfig": {"secretRef": {"name": "s"}}}),
+        );
+        let group = rolling(|_| "sha256:11".into());
+        let rolling = Rolling {
+            rollout: group.status.clone().unwrap().rollout.unwrap(),
+            snapshot: Arc::new(ReleaseSnapshot {
+                digest: "sha256:11".into(),
+                revisions: Vec::new(),
+                entries: group.spec.syncs.clone(),
+            }),
+            known_good: None,
+        };
+        let objects = PreviewObjects::of(vec![source()], vec![cluster], vec![], vec![], vec![], vec![]);
+        let group = observe(objects.snapshot(), Arc::new(group)).map_err(|blocked| blocked.message);
+        let mut group = group.unwrap();
+        let name = sync::name_of(&group, "c1", "app");
+        group.unreadable_syncs.insert(name.clone());
+        let views = view::clusters(&group, &rolling, &mut PlanMemo::default());
+        let wanted = Err(UnresolvedTarget::UnreadableSync { sync: name });
+        assert_eq!(views["c1"].entries["app"].wanted, wanted);
     }
 
     /// Rollout 3 is blocked with `ReleaseNotFound` in status. `starling why` must not report that no rollout has

@@ -94,7 +94,9 @@ fn cluster_view(
             let view = EntryView {
                 wanted: match wanted {
                     // An unreadable Sync looks like a cluster that has not started.
-                    _ if is_unreadable(group, name, &entry.name) => Err(unreadable(group, name, &entry.name)),
+                    _ if is_unreadable(group, name, &entry.name) => Err(UnresolvedTarget::UnreadableSync {
+                        sync: name_of(group, name, &entry.name),
+                    }),
                     Ok(expanded) => {
                         directories.insert(entry.name.clone(), expanded.directory);
                         Ok(expanded.target)
@@ -124,14 +126,6 @@ fn is_unreadable(group: &Group, cluster: &str, entry: &str) -> bool {
     !group.unreadable_syncs.is_empty()
         && group.syncs.get(cluster, entry).is_none()
         && group.unreadable_syncs.contains(&name_of(group, cluster, entry))
-}
-
-fn unreadable(group: &Group, cluster: &str, entry: &str) -> UnresolvedTarget {
-    UnresolvedTarget::new(format!(
-        "Sync {} is not readable, so it is not written; it may be of a newer version of Starling, and the log of the \
-         controller has the reason",
-        name_of(group, cluster, entry)
-    ))
 }
 
 /// Returns the target of an entry of a release on one cluster.

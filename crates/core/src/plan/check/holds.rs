@@ -8,7 +8,7 @@ use super::moment::Moment;
 use super::violation::Violation;
 use super::windows;
 use crate::plan::stages::{Attribution, StagePhase, StageWait};
-use crate::plan::types::{AdmittedRelease, HoldReason};
+use crate::plan::types::{AdmittedRelease, HoldReason, UnresolvedTarget};
 
 /// Returns the precedence of a reason.
 fn rank(reason: &HoldReason) -> u8 {
@@ -16,23 +16,24 @@ fn rank(reason: &HoldReason) -> u8 {
         HoldReason::Skipped(_) => 0,
         HoldReason::ClusterSuspended => 1,
         HoldReason::SyncSuspended { .. } => 2,
-        HoldReason::InvalidParameters { .. } => 3,
-        HoldReason::ClusterNotProbed => 4,
-        HoldReason::ClusterUnreachable { .. } => 5,
-        HoldReason::GroupSuspended => 6,
-        HoldReason::Paused(_) => 7,
-        HoldReason::Aborted(_) => 8,
-        HoldReason::MembershipHeld => 9,
-        HoldReason::TooManyFailures { .. } => 10,
-        HoldReason::StageWaits { .. } => 11,
-        HoldReason::WindowClosed => 12,
-        HoldReason::Jitter => 13,
+        HoldReason::SyncUnreadable { .. } => 3,
+        HoldReason::InvalidParameters { .. } => 4,
+        HoldReason::ClusterNotProbed => 5,
+        HoldReason::ClusterUnreachable { .. } => 6,
+        HoldReason::GroupSuspended => 7,
+        HoldReason::Paused(_) => 8,
+        HoldReason::Aborted(_) => 9,
+        HoldReason::MembershipHeld => 10,
+        HoldReason::TooManyFailures { .. } => 11,
+        HoldReason::StageWaits { .. } => 12,
+        HoldReason::WindowClosed => 13,
+        HoldReason::Jitter => 14,
         HoldReason::NoSlot | HoldReason::TooManyUnavailable => LIMIT,
     }
 }
 
 /// The precedence of the reasons that other clusters end.
-const LIMIT: u8 = 14;
+const LIMIT: u8 = 15;
 
 /// A release that a startable cluster may be started with.
 #[derive(Clone, Copy)]
@@ -122,17 +123,17 @@ impl Moment<'_> {
         }
         let good = start.to == AdmittedRelease::LastKnownGood;
         let reasons = [
-            (6, self.input.suspended),
-            (7, operator.paused.is_some()),
-            (8, operator.aborted.is_some()),
-            (9, self.input.membership_held),
-            (10, self.overdrawn().next().is_some()),
+            (7, self.input.suspended),
+            (8, operator.paused.is_some()),
+            (9, operator.aborted.is_some()),
+            (10, self.input.membership_held),
+            (11, self.overdrawn().next().is_some()),
             (
-                11,
+                12,
                 self.failed_gates().next().is_some() || (!self.is_open(member.stage) && !good),
             ),
-            (12, start.closed),
-            (13, self.eligible_at(member, start.to) > self.at),
+            (13, start.closed),
+            (14, self.eligible_at(member, start.to) > self.at),
         ];
         let first = reasons.into_iter().find(|(_, applies)| *applies);
         first.map_or(LIMIT, |(rank, _)| rank)
@@ -154,12 +155,14 @@ impl Moment<'_> {
                 sync.is_some_and(|sync| sync.suspended)
                     || removal.is_some_and(|removal| removal.suspended.contains(name))
             }
-            HoldReason::InvalidParameters { entry: name, message } => entry(name).is_some_and(|entry| {
-                entry
-                    .wanted
-                    .as_ref()
-                    .is_err_and(|error| error.as_str() == message)
-            }),
+            HoldReason::SyncUnreadable { entry: name, sync } => {
+                let error = entry(name).and_then(|entry| entry.wanted.as_ref().err());
+                matches!(error, Some(UnresolvedTarget::UnreadableSync { sync: found }) if found == sync)
+            }
+            HoldReason::InvalidParameters { entry: name, message } => {
+                let error = entry(name).and_then(|entry| entry.wanted.as_ref().err());
+                matches!(error, Some(UnresolvedTarget::Parameter { message: found }) if found == message)
+            }
             HoldReason::ClusterSuspended
             | HoldReason::ClusterNotProbed
             | HoldReason::ClusterUnreachable { .. } => member.own_reason().as_ref() == Some(reason),

@@ -8,7 +8,9 @@ use sha2::{Digest, Sha256};
 use super::facts::{CheckedFacts, State};
 use super::rules::Rules;
 use crate::plan::stages::Attribution;
-use crate::plan::types::{AdmittedRelease, ClusterView, Decision, HoldReason, PlanInput, Reach};
+use crate::plan::types::{
+    AdmittedRelease, ClusterView, Decision, HoldReason, PlanInput, Reach, UnresolvedTarget,
+};
 
 /// A cluster, what is true of it, and its decision.
 pub(super) struct Member<'a> {
@@ -111,8 +113,14 @@ impl<'a> Member<'a> {
             return Some(HoldReason::SyncSuspended { entry: entry.clone() });
         }
         for (entry, found) in &self.view.entries {
-            if let Err(error) = &found.wanted {
-                let (entry, message) = (entry.clone(), error.to_string());
+            if let Err(UnresolvedTarget::UnreadableSync { sync }) = &found.wanted {
+                let (entry, sync) = (entry.clone(), sync.clone());
+                return Some(HoldReason::SyncUnreadable { entry, sync });
+            }
+        }
+        for (entry, found) in &self.view.entries {
+            if let Err(UnresolvedTarget::Parameter { message }) = &found.wanted {
+                let (entry, message) = (entry.clone(), message.clone());
                 return Some(HoldReason::InvalidParameters { entry, message });
             }
         }

@@ -73,7 +73,8 @@ fn observed_sync() -> impl Strategy<Value = ObservedSync> {
 fn entry() -> impl Strategy<Value = EntryView> {
     let wanted = prop_oneof![
         19 => Just(Ok("new".to_owned())),
-        1 => Just(Err(UnresolvedTarget::new("no such label"))),
+        1 => Just(Err(UnresolvedTarget::UnreadableSync { sync: "s".to_owned() })),
+        1 => Just(Err(UnresolvedTarget::parameter("no such label"))),
     ];
     let known_good = weighted(0.7, select(vec!["good", "good", "old", "new"]));
     (wanted, known_good, weighted(0.8, observed_sync())).prop_map(|(wanted, known_good, observed)| {

@@ -92,7 +92,7 @@ pub(crate) fn world(limits: impl Strategy<Value = Limits>) -> impl Strategy<Valu
 fn target(versions: &Release, member: &Member, entry: &str) -> Result<String, UnresolvedTarget> {
     let version = versions.get(entry);
     match (entry, member.label) {
-        ("app", None) => Err(UnresolvedTarget::new("no such label")),
+        ("app", None) => Err(UnresolvedTarget::parameter("no such label")),
         ("app", Some(label)) => Ok(format!("{entry} {version:?} {label}")),
         _ => Ok(format!("{entry} {version:?}")),
     }

@@ -102,7 +102,7 @@ fn good() -> (PlanInput, Plan) {
     let second = view(&mut input, "idle").entries["app"].clone();
     view(&mut input, "idle").entries.insert("crds".into(), second);
     view(&mut input, "invalid").entries.get_mut("app").unwrap().wanted =
-        Err(UnresolvedTarget::new("no label"));
+        Err(UnresolvedTarget::parameter("no label"));
     observed(&mut input, "suspended").suspended = true;
     input.operator.skipped.insert("skipped".into(), attribution());
     input.rollout.stages.insert(REST.into(), opened());
@@ -393,7 +393,7 @@ fn a_plan_with_a_wrong_reason_is_refused_for_it() {
                 "suspended comes before invalid",
                 |i, p| {
                     view(i, "suspended").entries.get_mut("app").unwrap().wanted =
-                        Err(UnresolvedTarget::new("no label"));
+                        Err(UnresolvedTarget::parameter("no label"));
                     let (entry, message) = ("app".into(), "no label".into());
                     decide(
                         p,

@@ -1,0 +1,256 @@
+//! The simulated fleet of an estimate, as the rollout machine observes it.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use starling_api::conditions::ConditionUpdate;
+use starling_api::{RolloutStatus, StageStatus, SyncGroupStatus};
+
+use super::forecast::{CurrentRollout, Durations};
+use crate::plan::{ClusterView, LeavingSync, ObservedSync, PlanInput, Progress, Reach, StageRecord};
+use crate::rollout::operator::OperatorActions;
+use crate::rollout::{
+    self, Admission, AdmissionRef, Epoch, Facts, Known, Loaded, Need, Observations, Offer, Removal, Rolling,
+    StepError, Transition,
+};
+use crate::simulate::carry::{Model, admitted};
+
+/// The simulated fleet of an estimate.
+pub(super) struct World<'a> {
+    rollout: CurrentRollout<'a>,
+    durations: &'a Durations,
+    /// The current time.
+    pub(super) now: Timestamp,
+    /// The release of the rollout: the Sources offer nothing newer.
+    offer: Offer,
+    status: SyncGroupStatus,
+    loaded: Loaded,
+    /// The clusters. A step borrows them and gives them back.
+    clusters: BTreeMap<String, ClusterView>,
+    leaving: BTreeMap<String, LeavingSync>,
+    /// Time at which each cluster in progress is healthy.
+    ends: BTreeMap<String, Timestamp>,
+}
+
+impl<'a> World<'a> {
+    pub(super) fn new(rollout: CurrentRollout<'a>, durations: &'a Durations) -> Self {
+        let CurrentRollout {
+            status,
+            rolling,
+            input,
+            ..
+        } = rollout;
+        let mut world = Self {
+            rollout,
+            durations,
+            now: input.now,
+            offer: Offer {
+                release: rolling.rollout.release.clone(),
+                snapshot: Some(rolling.snapshot.clone()),
+                settles_at: None,
+            },
+            status: status.clone(),
+            loaded: Loaded::default(),
+            clusters: input.clusters.clone(),
+            leaving: input.leaving.clone(),
+            ends: BTreeMap::new(),
+        };
+        // A removal takes no time: no duration of one is recorded. A removal that is under way on another cluster does
+        // not end by itself, and the plan counts it until its deadline.
+        world.leaving.retain(|_, sync| {
+            let view = input.clusters.get(&sync.cluster);
+            let is_ready = view.is_some_and(|view| view.reach == Reach::Ready);
+            sync.removing_since.is_none() || sync.suspended || !is_ready
+        });
+        // An estimate assumes that no cluster becomes reachable.
+        let ready = input
+            .clusters
+            .iter()
+            .filter(|(_, view)| view.reach == Reach::Ready);
+        for (name, view) in ready {
+            let syncs = view.entries.values().filter_map(|entry| entry.observed.as_ref());
+            let working = syncs.filter(|sync| is_at_work(sync) && sync.target.is_some());
+            if let Some(since) = working.filter_map(|sync| sync.admitted_at).max() {
+                world.work(name, since);
+            }
+        }
+        world
+    }
+
+    /// Records that a cluster is in progress since a time. A cluster that takes longer than before counts as having
+    /// begun now.
+    fn work(&mut self, cluster: &str, since: Timestamp) {
+        let now = self.now;
+        let Some(takes) = self.durations.expected(cluster) else {
+            return;
+        };
+        let ends = since.checked_add(takes).ok().filter(|ends| *ends > now);
+        if let Some(ends) = ends.or_else(|| now.checked_add(takes).ok()) {
+            self.ends.insert(cluster.to_owned(), ends);
+        }
+    }
+
+    /// Lets the machine decide at the current time. `None`: it cannot; since no journal is kept, that does not happen.
+    pub(super) fn step(&mut self) -> Option<Transition> {
+        let CurrentRollout {
+            status,
+            rolling,
+            input,
+            strategy,
+            on_new_revision,
+            rollback,
+        } = self.rollout;
+        let facts = Facts {
+            now: self.now,
+            clock_jumps: &input.clock_jumps,
+            epoch: Epoch::NONE,
+            strategy,
+            on_new_revision,
+            rollback,
+            suspended: input.suspended,
+            membership_held: input.membership_held,
+            unselected: &status.unselected,
+            offer: &self.offer,
+            identity: None,
+            generation: status.observed_generation,
+            requested_at: None,
+            reported_at: None,
+        };
+        loop {
+            let known = Known {
+                status: &self.status,
+                loaded: &self.loaded,
+                recorder: None,
+            };
+            let mut observed = Observed {
+                rolling,
+                input,
+                clusters: &mut self.clusters,
+                leaving: &self.leaving,
+            };
+            match rollout::step(known, &facts, &mut observed) {
+                Ok(transition) => return Some(transition),
+                Err(StepError::Needs(Need::Release(digest))) => {
+                    let found = self.rollout.stored(&digest);
+                    self.loaded.take_release(digest, found);
+                }
+                Err(StepError::Needs(Need::Revision(revision))) => self.loaded.take_revision(revision, None),
+                Err(StepError::Journal(_)) => return None,
+            }
+        }
+    }
+
+    /// Advances to the next time at which something happens. Returns whether there is one.
+    pub(super) fn advance(&mut self, recheck_at: Option<Timestamp>) -> bool {
+        let ends = self.ends.values().copied();
+        let next = ends.chain(recheck_at).filter(|at| *at > self.now).min();
+        let Some(next) = next else {
+            return false;
+        };
+        self.now = next;
+        self.recover();
+        true
+    }
+
+    /// Makes the clusters healthy whose time has come.
+    fn recover(&mut self) {
+        let due = self.ends.iter().filter(|(_, ends)| **ends <= self.now);
+        let due: Vec<String> = due.map(|(name, _)| name.clone()).collect();
+        for name in due {
+            let since = self.ends.remove(&name).unwrap_or(self.now);
+            let entries = self.clusters.get_mut(&name).map(|view| &mut view.entries);
+            let syncs = entries.into_iter().flat_map(BTreeMap::values_mut);
+            for sync in syncs.filter_map(|entry| entry.observed.as_mut()) {
+                if is_at_work(sync) {
+                    sync.progress = Progress::healthy_since(since);
+                }
+            }
+        }
+    }
+}
+
+fn is_at_work(sync: &ObservedSync) -> bool {
+    sync.progress == Progress::Working && !sync.suspended
+}
+
+impl Model for World<'_> {
+    fn write_status(&mut self, status: SyncGroupStatus) {
+        self.status = status;
+    }
+
+    fn admit(&mut self, admission: &Admission) {
+        let view = self.clusters.get_mut(&admission.cluster);
+        if let Some(entry) = view.and_then(|view| view.entries.get_mut(&admission.entry)) {
+            entry.observed = Some(admitted(admission));
+            self.work(&admission.cluster, admission.at);
+        }
+    }
+
+    fn remove(&mut self, removal: &Removal) {
+        self.leaving.remove(&removal.sync);
+    }
+}
+
+/// The observations of one step. Operators and gates do nothing more than they have done before the estimate.
+struct Observed<'w> {
+    rolling: &'w Rolling,
+    input: &'w PlanInput,
+    clusters: &'w mut BTreeMap<String, ClusterView>,
+    leaving: &'w BTreeMap<String, LeavingSync>,
+}
+
+impl Observations for Observed<'_> {
+    fn operator_actions(&self, rollout: &RolloutStatus) -> OperatorActions {
+        if rollout.id != self.rolling.rollout.id {
+            return OperatorActions::default();
+        }
+        OperatorActions {
+            input: self.input.operator.clone(),
+            approvals: self.input.rollout.approvals.clone(),
+            rollback: None,
+            release: None,
+        }
+    }
+
+    fn gate_results(&self, _: i64, _: &mut BTreeMap<String, StageRecord>) {}
+
+    fn gate_messages(&self, _: i64, _: &mut [StageStatus]) {}
+
+    fn release_digest(&self, _: i64) -> Option<String> {
+        None
+    }
+
+    fn is_stored(&self, _: &str) -> bool {
+        true
+    }
+
+    fn clusters(&mut self, _: &Rolling) -> BTreeMap<String, ClusterView> {
+        std::mem::take(self.clusters)
+    }
+
+    fn give_back(&mut self, clusters: BTreeMap<String, ClusterView>) {
+        *self.clusters = clusters;
+    }
+
+    fn leaving(&self, _: &Rolling) -> BTreeMap<String, LeavingSync> {
+        self.leaving.clone()
+    }
+
+    /// The Syncs have the approval that they wait for already.
+    fn approves_removals(&self, _: &str) -> bool {
+        true
+    }
+
+    /// No ledger is kept.
+    fn admission(&self, _: &str, _: &str) -> Option<AdmissionRef> {
+        None
+    }
+
+    fn is_settled(&self, _: &AdmissionRef) -> bool {
+        true
+    }
+
+    fn conditions(&self, _: &PlanInput) -> Vec<ConditionUpdate> {
+        Vec::new()
+    }
+}
