@@ -4,7 +4,7 @@ use std::fmt::Display;
 
 /// Returns a count with the words that follow it: `one` after 1, `many` after any other number.
 #[must_use]
-pub fn counted<N: Display + PartialEq + From<u8>>(count: N, one: &str, many: &str) -> String {
+pub fn counted<N: Copy + Display + PartialEq + From<u8>>(count: N, one: &str, many: &str) -> String {
     let words = if count == N::from(1) { one } else { many };
     format!("{count} {words}")
 }
