@@ -18,7 +18,7 @@ pub const HEALTH_CHECK_FAILED: &str = "HealthCheckFailed";
 /// Reports whether the status of a Sync shows that this target is applied to this cluster. It does not if another
 /// target was attempted since, which may have been applied in part.
 #[must_use]
-pub fn holds(status: &SyncStatus, target: &str, cluster_id: &str) -> bool {
+pub fn has_applied(status: &SyncStatus, target: &str, cluster_id: &str) -> bool {
     let attempted_another =
         !status.last_attempted_target.is_empty() && status.last_attempted_target != target;
     status.last_applied_target == target && status.last_applied_cluster_id == cluster_id && !attempted_another
@@ -28,7 +28,7 @@ pub fn holds(status: &SyncStatus, target: &str, cluster_id: &str) -> bool {
 /// healthy.
 #[must_use]
 pub fn is_settled(status: &SyncStatus, wait: bool, target: &str, cluster_id: &str) -> bool {
-    holds(status, target, cluster_id) && !(wait && status.healthy_since.is_empty())
+    has_applied(status, target, cluster_id) && !(wait && status.healthy_since.is_empty())
 }
 
 /// A Sync of a group as it was admitted.
@@ -85,7 +85,7 @@ pub fn progress(status: &SyncStatus, admitted: &Admitted<'_>) -> Progress {
         generation,
         ..
     } = *admitted;
-    if holds(status, target, cluster_id) {
+    if has_applied(status, target, cluster_id) {
         return if wait {
             applied(status, target)
         } else {

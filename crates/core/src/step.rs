@@ -6,7 +6,7 @@ use starling_api::{SyncSpec, SyncStatus, SyncTemplate};
 use crate::backoff;
 use crate::depend::{self, Dependencies};
 use crate::plan::Reach;
-use crate::progress::holds;
+use crate::progress::has_applied;
 use crate::target;
 
 /// The reason of the Ready condition of a Sync while its cluster is not ready, which is no failure of the revision.
@@ -123,7 +123,7 @@ pub fn next_step(input: &StepInput<'_>) -> Step {
         revision: revision.to_owned(),
         target: target::of_sync(revision, &input.spec.template),
     };
-    if holds(input.status, &wanted.target, cluster.id) {
+    if has_applied(input.status, &wanted.target, cluster.id) {
         at_rest(input, wanted)
     } else {
         to_do(input, wanted)

@@ -14,7 +14,7 @@ use starling_core::apply::{
     OwnAttempt, PendingObjects, PruneBlocker, Record, Recorded, all_unconfirmed, unconfirmed_records,
 };
 use starling_core::object::ObjectId;
-use starling_core::progress::holds;
+use starling_core::progress::has_applied;
 use starling_core::step::Wanted;
 
 use super::super::ReconcileError;
@@ -274,7 +274,7 @@ async fn attempt(
 /// is no part of the attempt that the group admitted.
 fn is_later(observed: &Observed, wanted: &Wanted) -> bool {
     deletion_hold::waits(observed, wanted)
-        || holds(&observed.status, &wanted.target, observed.cluster_id.as_str())
+        || has_applied(&observed.status, &wanted.target, observed.cluster_id.as_str())
 }
 
 async fn forget_digests(

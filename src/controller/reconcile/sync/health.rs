@@ -268,7 +268,7 @@ fn verdict(
 ) -> HealthVerdict {
     let (now, clock_jumps) = (context.clock.now(), context.clock.jumps());
     let status = &sync.observed.status;
-    let applied = if progress::holds(status, &wanted.target, sync.observed.cluster_id.as_str()) {
+    let applied = if progress::has_applied(status, &wanted.target, sync.observed.cluster_id.as_str()) {
         status.last_applied_time.parse().ok()
     } else {
         Some(now)

@@ -79,7 +79,7 @@ fn unchecked(after: &SyncStatus, subject: &HealthSubject<'_>) -> Option<Conditio
     }
     let applied = subject
         .target
-        .is_some_and(|target| progress::holds(after, target, subject.cluster_id.as_str()));
+        .is_some_and(|target| progress::has_applied(after, target, subject.cluster_id.as_str()));
     let before = conditions::find(&after.conditions, HEALTHY).filter(|_| applied);
     Some(match before {
         Some(before) => repeated(HEALTHY, before),

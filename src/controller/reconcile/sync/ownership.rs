@@ -146,5 +146,5 @@ fn is_admitted_alike(observed: &Observed, other: &Observed) -> bool {
 fn is_settled(other: &Observed) -> bool {
     let spec = resolve(&other.object.spec, other.cluster.as_deref());
     let wanted = spec.ok().and_then(|spec| other.target_of(&spec));
-    wanted.is_some_and(|wanted| progress::holds(&other.status, &wanted, other.cluster_id.as_str()))
+    wanted.is_some_and(|wanted| progress::has_applied(&other.status, &wanted, other.cluster_id.as_str()))
 }

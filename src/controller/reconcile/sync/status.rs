@@ -272,7 +272,7 @@ fn fail(after: &mut SyncStatus, failure: &Failure) -> Vec<ConditionUpdate> {
 
 fn succeed(after: &mut SyncStatus, observed: &Observed, wanted: &Wanted, done: &Applied, now: Timestamp) {
     let cluster_id = observed.cluster_id.as_str();
-    let new = !progress::holds(&observed.status, &wanted.target, cluster_id);
+    let new = !progress::has_applied(&observed.status, &wanted.target, cluster_id);
     let Applied {
         changes,
         inventory,
