@@ -34,6 +34,7 @@ use super::pins;
 use super::ports::Ports;
 use super::queues::{Loop, Queues};
 use super::readiness::{Readiness, check_ledger};
+use super::reconcile::cluster::is_reachable;
 use super::restart;
 use super::restore_hold;
 use super::shares::Limits;
@@ -358,7 +359,7 @@ async fn drop_unused_artifacts(context: &Context) {
 /// whether there was a restore.
 pub(super) fn may_delete(context: &Context) -> bool {
     let number_checks = &context.caches.cluster.number_checks;
-    number_checks.pending(&context.objects.clusters).is_empty() && context.writes.held().is_none()
+    number_checks.pending(&context.objects.clusters, is_reachable).is_empty() && context.writes.held().is_none()
 }
 
 /// Saves the due times and drops unused state, in intervals.

@@ -306,6 +306,50 @@ fn clusters_that_leave_again_are_held_again_after_an_object() -> Result<()> {
     })
 }
 
+/// A group that is created again from a manifest with the annotation of the last approval: nobody has approved what it
+/// would delete.
+#[test]
+fn an_approval_that_a_new_group_brings_approves_nothing() -> Result<()> {
+    shared_scene("brought", async |scene| {
+        let first = scene.commit(&[("a", "one")])?;
+        scene.follow_main().await?;
+        scene.select(&["m1", "m2", "m3"]).await?;
+        scene.group(json!({}), json!({})).await?;
+        let deletes = json!({"spec": {"whenUnselected": "Delete", "unselectedGrace": "0s"}});
+        scene
+            .fleet()
+            .patch::<SyncGroup>(scene.name, deletes)
+            .await?;
+        scene.succeeded(&first).await?;
+        let uid = scene.map("m1", "a").await?.and_then(|map| map.uid());
+        for member in CLUSTERS {
+            scene.label(member, scene.name, None).await?;
+        }
+        let digest = membership_held(scene).await?;
+
+        let group: SyncGroup = scene.fleet().get(scene.name).await?;
+        scene.fleet().delete::<SyncGroup>(scene.name).await?;
+        scene.select(&CLUSTERS).await?;
+        let again: SyncGroup = serde_json::from_value(json!({"apiVersion": "starling.dev/v1alpha1",
+            "kind": "SyncGroup", "spec": group.spec,
+            "metadata": {"name": scene.name, "annotations": {APPROVE_MEMBERSHIP: digest}}}))?;
+        let groups = scene.fleet().api::<SyncGroup>();
+        wait::until(TIMEOUT, "the former group is gone", async || {
+            groups.create(&PostParams::default(), &again).await
+        })
+        .await?;
+        let rolled = |status: &SyncGroupStatus| (status.clusters.total, status.clusters.updated) == (3, 3);
+        scene.status("rolled out again", rolled).await?;
+        for member in CLUSTERS {
+            scene.label(member, scene.name, None).await?;
+        }
+        assert_eq!(membership_held(scene).await?, digest);
+        let map = scene.map("m1", "a").await?;
+        assert_eq!(map.and_then(|map| map.uid()), uid, "the object stays");
+        Ok(())
+    })
+}
+
 fn entries(scene: &Scene, with_tools: bool) -> Value {
     let entry = |name: &str| {
         json!({"name": name, "sourceRef": {"name": scene.name}, "path": format!("./{name}"),

@@ -6,11 +6,9 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use starling_api::Cluster;
-use starling_core::plan::Reach;
 
 use super::cache::{Cache, ObjectKey};
 use crate::controller::keyed::{Keyed, per_object};
-use crate::controller::reconcile::cluster::reach;
 
 /// The checks of this process.
 #[derive(Debug, Default)]
@@ -46,12 +44,16 @@ impl NumberChecks {
 
     /// Returns the reachable Clusters of which no check was tried: those that the last process has left as Ready, until
     /// the first probe of this one. A Cluster that gets Ready later was checked before.
-    pub fn pending(&self, clusters: &Cache<Cluster>) -> Vec<ObjectKey> {
+    pub fn pending(
+        &self,
+        clusters: &Cache<Cluster>,
+        is_reachable: impl Fn(&Cluster) -> bool,
+    ) -> Vec<ObjectKey> {
         if self.is_complete.load(Ordering::SeqCst) {
             return Vec::new();
         }
         let is_pending =
-            |cluster: &Cluster| reach(cluster) == Reach::Ready && !self.is_tried(&ObjectKey::of(cluster));
+            |cluster: &Cluster| is_reachable(cluster) && !self.is_tried(&ObjectKey::of(cluster));
         let pending = clusters.select(is_pending);
         if pending.is_empty() {
             self.is_complete.store(true, Ordering::SeqCst);
@@ -63,7 +65,7 @@ impl NumberChecks {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
-    use starling_api::conditions::READY;
+    use starling_api::conditions::{self, READY};
 
     use super::*;
 
@@ -85,17 +87,22 @@ mod tests {
             drop(clusters.observe_write(cluster(name, ready)));
         }
         let key = |name: &str| ObjectKey::new("fleet", name);
-        let mut pending = number_checks.pending(&clusters);
+        let is_ready = |cluster: &Cluster| {
+            let conditions = cluster.status.as_ref().map(|status| &status.conditions);
+            let ready = conditions.and_then(|conditions| conditions::find(conditions, READY));
+            ready.is_some_and(|ready| ready.status == "True")
+        };
+        let mut pending = number_checks.pending(&clusters, is_ready);
         pending.sort();
         assert_eq!(pending, [key("a"), key("b")]);
         assert!(number_checks.tried(&key("a"), true) && !number_checks.tried(&key("a"), false));
         assert!(number_checks.is_done(&key("a")));
-        assert_eq!(number_checks.pending(&clusters), [key("b")]);
+        assert_eq!(number_checks.pending(&clusters, is_ready), [key("b")]);
         // A member that cannot be read must not hold its groups for ever.
         assert!(number_checks.tried(&key("b"), false));
-        assert!(number_checks.pending(&clusters).is_empty() && !number_checks.is_done(&key("b")));
+        assert!(number_checks.pending(&clusters, is_ready).is_empty() && !number_checks.is_done(&key("b")));
         // What joins later is checked before it is connected, and holds nobody.
         drop(clusters.observe_write(cluster("later", "True")));
-        assert!(number_checks.pending(&clusters).is_empty());
+        assert!(number_checks.pending(&clusters, is_ready).is_empty());
     }
 }

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use starling_core::breaker::PROBE_PERIOD;
 
-pub use self::reach::{jitter_id, reach};
+pub use self::reach::{is_reachable, jitter_id, reach};
 
 use starling_api::Cluster;
 

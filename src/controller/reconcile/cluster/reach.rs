@@ -28,6 +28,12 @@ pub fn reach(cluster: &Cluster) -> Reach {
     }
 }
 
+/// Reports whether the last probe reached the member.
+#[must_use]
+pub fn is_reachable(cluster: &Cluster) -> bool {
+    reach(cluster) == Reach::Ready
+}
+
 /// Returns the text that the jitter of a cluster is derived from: its cluster ID, or its name before the first probe.
 #[must_use]
 pub fn jitter_id(cluster: &Cluster) -> String {

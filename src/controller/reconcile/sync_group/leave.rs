@@ -192,7 +192,13 @@ fn going(group: &Group) -> BTreeSet<String> {
 /// # Errors
 /// [`HubError`].
 pub(super) async fn forget(context: GroupContext<'_>, group: &Group) -> Result<(), HubError> {
-    let used = group.deletion_approvals().forgotten();
+    let approvals = group.deletion_approvals();
+    let used = match &group.object.status {
+        // Of a group that is created again, or that has lost its status: an approval that it has already was given
+        // before, and nobody knows whether it was used.
+        None => Some(approvals.used_before(context.clock.now())).filter(|used| !used.is_empty()),
+        Some(_) => approvals.forgotten(),
+    };
     if going(group).is_empty() && used.is_none() {
         return Ok(());
     }
@@ -398,18 +404,14 @@ pub(super) async fn count(
     removal: &Removal,
     now: Timestamp,
 ) -> Result<(), HubError> {
-    let mut on_cluster = group.syncs.on(&removal.cluster);
-    let has_begun = on_cluster.any(|sync| {
-        let current = context.objects.syncs.get(&ObjectKey::of(&**sync));
-        current.is_none_or(|sync| sync.metadata.deletion_timestamp.is_some())
-    });
     let is_harmless = removal.cause == LeavingCause::EntryRemoved || removal.policy == DeletionPolicy::Orphan;
     let current = context.objects.groups.get(&group.key);
     let status = current.as_ref().and_then(|group| group.status.as_ref());
     let deletions = status.and_then(|status| status.deletions.as_ref());
-    // Counted before, or approved with all others.
+    // Counted before, or approved with all others. That one of its Syncs is being deleted says nothing: it may be of an
+    // entry that was removed, whose objects hang on a finalizer.
     let is_counted = deletions.is_some_and(|deletions| deletions.leaving.contains(&removal.cluster));
-    if has_begun || is_harmless || is_counted {
+    if is_harmless || is_counted {
         return Ok(());
     }
     let jumps = context.clock.jumps();

@@ -37,6 +37,7 @@ use self::machine::{GroupObservations, PassTimes, Store};
 use self::observe::{Group, Snapshot};
 pub use self::preview::{PlanPreview, PlanPreviewError, PreviewObjects, preview_plan};
 use super::ReconcileError;
+use super::cluster::is_reachable;
 use crate::controller::cache::ObjectKey;
 use crate::controller::context::{GroupContext, Next};
 use crate::controller::interpreter::{CarriedOut, GroupIdentity, Interpreter, Interrupted};
@@ -89,7 +90,7 @@ async fn pass(context: GroupContext<'_>, key: &ObjectKey) -> Result<Next, Reconc
 /// Returns whether a reachable member of the group has not been checked since the start: one that it selects, or that
 /// has a Sync of it.
 fn awaits_check(context: GroupContext<'_>, group: &SyncGroup) -> bool {
-    let mut pending = context.number_checks.pending(&context.objects.clusters);
+    let mut pending = context.number_checks.pending(&context.objects.clusters, is_reachable);
     pending.retain(|key| Some(&key.namespace) == group.metadata.namespace.as_ref());
     if pending.is_empty() {
         return false;
