@@ -388,12 +388,7 @@ impl<'m> Moment<'m> {
 
     /// Whether it must have been known that the release failed on a cluster.
     fn has_failed(&self, cluster: &str) -> bool {
-        let mut targets = self.targets(cluster);
-        // A Sync of an entry that the release does not have says nothing about the release.
-        targets.retain(|(timeline, _)| {
-            let rolled = self.rollout().map_or(&[][..], |rollout| &rollout.revisions);
-            rolled.is_empty() || rolled.iter().any(|rolled| timeline.is_of(&rolled.sync))
-        });
+        let targets = self.rolled_targets(cluster);
         let is_of_rollout = |target: &Target| target.is_admission && target.release == self.rolled();
         self.can_be_worked_on(cluster)
             && !targets.is_empty()

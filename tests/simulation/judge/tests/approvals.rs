@@ -171,7 +171,20 @@ fn moves(admitted: bool) -> Script {
     script
 }
 
-pub(super) const BAD: [BadCase; 22] = [
+/// A cluster leaves with a Namespace of this writer, and Starling takes its label away.
+fn let_go(made_by: &str) -> Script {
+    let mut script = with_object("Namespace", made_by);
+    script.remove("a", "starling", "ConfigMap", "settings");
+    let mut live = script.live("a", "Namespace", "shop");
+    live["metadata"]["labels"] = json!({});
+    script.write_object("a", "starling", live);
+    script
+}
+
+pub(super) const BAD: [BadCase; 23] = [
+    ("what Starling made loses its label", Rule::NotAdmitted, || {
+        let_go("starling")
+    }),
     ("any annotation", Rule::Unapproved, || {
         let mut script = namespace_left_git();
         script.annotate_group("starling.dev/approve-deletions", "sha256:these");
@@ -382,7 +395,8 @@ fn deletions_without_an_approval_or_out_of_order_are_rejected() {
     assert_rejected(&BAD);
 }
 
-const GOOD: [GoodCase; 9] = [
+const GOOD: [GoodCase; 10] = [
+    ("of what is let go of", || let_go("kubectl")),
     ("with an approval of the group", || {
         let mut script = namespace_left_git();
         let used = script.approve_deletions(&json!({"group": "shop"}), "sha256:these");
