@@ -140,11 +140,15 @@ async fn kill_and_continue(
     ensure!(kill.fired() > 0, "{what}: the prune ended before the kill");
     proxy.clear();
     program.start(fleet)?;
-    let sync = until_applied(fleet, &few, "pruned").await?;
-    let deletions = sync.status.and_then(|status| status.deletions);
-    let deletions = deletions.context("deletions")?;
+    until_applied(fleet, &few, "pruned").await?;
+    // The grant ends after the status with the new inventory.
+    let deletions = |sync: &SyncResource| sync.status.as_ref().and_then(|status| status.deletions.clone());
+    let is_over =
+        |sync: &SyncResource| deletions(sync).is_some_and(|deletions| deletions.grant.is_none());
+    let sync: SyncResource = fleet.until(SYNC, "without a grant", is_over).await?;
+    let deletions = deletions(&sync).context("deletions")?;
     ensure!(
-        deletions.grant.is_none() && deletions.used.iter().filter(|used| used.name == name).count() == 1,
+        deletions.used.iter().filter(|used| used.name == name).count() == 1,
         "{what}: {deletions:?}"
     );
     let maps: Api<ConfigMap> = Api::namespaced(fleet.member("m1").await?, "default");
