@@ -359,7 +359,10 @@ async fn drop_unused_artifacts(context: &Context) {
 /// whether there was a restore.
 pub(super) fn may_delete(context: &Context) -> bool {
     let number_checks = &context.caches.cluster.number_checks;
-    number_checks.pending(&context.objects.clusters, is_reachable).is_empty() && context.writes.held().is_none()
+    number_checks
+        .pending(&context.objects.clusters, is_reachable)
+        .is_empty()
+        && context.writes.held().is_none()
 }
 
 /// Saves the due times and drops unused state, in intervals.

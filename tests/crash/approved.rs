@@ -143,8 +143,7 @@ async fn kill_and_continue(
     until_applied(fleet, &few, "pruned").await?;
     // The grant ends after the status with the new inventory.
     let deletions = |sync: &SyncResource| sync.status.as_ref().and_then(|status| status.deletions.clone());
-    let is_over =
-        |sync: &SyncResource| deletions(sync).is_some_and(|deletions| deletions.grant.is_none());
+    let is_over = |sync: &SyncResource| deletions(sync).is_some_and(|deletions| deletions.grant.is_none());
     let sync: SyncResource = fleet.until(SYNC, "without a grant", is_over).await?;
     let deletions = deletions(&sync).context("deletions")?;
     ensure!(

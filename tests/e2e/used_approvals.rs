@@ -316,10 +316,7 @@ fn an_approval_that_a_new_group_brings_approves_nothing() -> Result<()> {
         scene.select(&["m1", "m2", "m3"]).await?;
         scene.group(json!({}), json!({})).await?;
         let deletes = json!({"spec": {"whenUnselected": "Delete", "unselectedGrace": "0s"}});
-        scene
-            .fleet()
-            .patch::<SyncGroup>(scene.name, deletes)
-            .await?;
+        scene.fleet().patch::<SyncGroup>(scene.name, deletes).await?;
         scene.succeeded(&first).await?;
         let uid = scene.map("m1", "a").await?.and_then(|map| map.uid());
         for member in CLUSTERS {

@@ -52,8 +52,7 @@ impl NumberChecks {
         if self.is_complete.load(Ordering::SeqCst) {
             return Vec::new();
         }
-        let is_pending =
-            |cluster: &Cluster| is_reachable(cluster) && !self.is_tried(&ObjectKey::of(cluster));
+        let is_pending = |cluster: &Cluster| is_reachable(cluster) && !self.is_tried(&ObjectKey::of(cluster));
         let pending = clusters.select(is_pending);
         if pending.is_empty() {
             self.is_complete.store(true, Ordering::SeqCst);

@@ -90,7 +90,9 @@ async fn pass(context: GroupContext<'_>, key: &ObjectKey) -> Result<Next, Reconc
 /// Returns whether a reachable member of the group has not been checked since the start: one that it selects, or that
 /// has a Sync of it.
 fn awaits_check(context: GroupContext<'_>, group: &SyncGroup) -> bool {
-    let mut pending = context.number_checks.pending(&context.objects.clusters, is_reachable);
+    let mut pending = context
+        .number_checks
+        .pending(&context.objects.clusters, is_reachable);
     pending.retain(|key| Some(&key.namespace) == group.metadata.namespace.as_ref());
     if pending.is_empty() {
         return false;
