@@ -13,6 +13,7 @@ pub mod deletion_grant;
 pub mod depend;
 pub mod digest;
 pub mod drift_fight;
+pub mod durations;
 pub mod expand;
 pub mod explain;
 pub mod fields;

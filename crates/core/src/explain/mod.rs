@@ -13,7 +13,8 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde::Serialize;
 
-pub use forecast::{CurrentRollout, Durations, Estimate, NoEstimate, estimate_cluster, estimate_group, took};
+pub use crate::durations::{Durations, took};
+pub use forecast::{CurrentRollout, Estimate, NoEstimate, estimate_cluster, estimate_group};
 use reasons::{Explainer, rank};
 
 use crate::plan::{

@@ -6,7 +6,8 @@ use jiff::Timestamp;
 use starling_api::conditions::ConditionUpdate;
 use starling_api::{RolloutStatus, StageStatus, SyncGroupStatus};
 
-use super::forecast::{CurrentRollout, Durations};
+use super::forecast::CurrentRollout;
+use crate::durations::Durations;
 use crate::plan::{ClusterView, LeavingSync, ObservedSync, PlanInput, Progress, Reach, StageRecord};
 use crate::rollout::operator::OperatorActions;
 use crate::rollout::{

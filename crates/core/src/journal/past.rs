@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::{Body, Entry, RecordedPlan};
-use crate::explain::Durations;
+use crate::durations::Durations;
 use crate::plan::{Attribution, Decision, Direction, OperatorInput, RolloutVerdict, Stop};
 
 /// Returns the recorded plan at a time, and its entry; `None`: nothing was recorded before that time, or the entry
