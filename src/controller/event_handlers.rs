@@ -200,8 +200,8 @@ impl EventHandlers<'_> {
     }
 }
 
-/// Reports whether a Sync is being deleted, has deletions that wait for an approval, a grace or its group, or used up an
-/// approval, which it forgets once it is gone.
+/// Reports whether a Sync is being deleted, has deletions that wait for an approval, a grace or its group, or used up
+/// an approval, which it forgets once it is gone.
 fn has_deletions(sync: &SyncResource) -> bool {
     let status = sync.status.as_ref();
     sync.metadata.deletion_timestamp.is_some()

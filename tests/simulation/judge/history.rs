@@ -35,8 +35,8 @@ pub(crate) struct History {
     pub(crate) live: SignedDuration,
     /// The controller's clock.
     pub(crate) clock: ControllerClock,
-    /// The plans that the groups recorded before they acted, in order. Without any, there is no witness, and no deletion
-    /// is compared with the plans.
+    /// The plans that the groups recorded before they acted, in order. Without any, there is no witness, and no
+    /// deletion is compared with the plans.
     pub(crate) plans: Vec<Plan>,
     /// When a cluster was set back to an earlier state, and its name: that of a member, or any other name for the
     /// management cluster. The journal has the restored objects as writes of that moment.

@@ -149,8 +149,8 @@ pub enum PruneBlocker {
     Budget(HeldDeletions),
     /// The deletions cannot be counted against the deletion budgets, for this reason.
     NotCounted(String),
-    /// The group deletes nothing now, for this reason: it is suspended, its rollout is paused, or no window is open. The
-    /// objects stay pending or held.
+    /// The group deletes nothing now, for this reason: it is suspended, its rollout is paused, or no window is open.
+    /// The objects stay pending or held.
     Stopped(String),
 }
 

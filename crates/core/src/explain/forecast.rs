@@ -5,16 +5,13 @@
 //! progress, no recovery. If only an operator or a cluster can end a wait, or another rollout begins first, there is no
 //! estimate.
 
-use std::sync::Arc;
-
 use jiff::Timestamp;
 use serde::{Serialize, Serializer};
-use starling_api::{OnNewRevision, RollbackType, SyncGroupStatus};
 
-use super::model::World;
+use super::model::{CurrentRollout, World};
 use crate::durations::Durations;
-use crate::plan::{Decision, Direction, Plan, PlanInput, ReadStrategy, RolloutVerdict};
-use crate::rollout::{Began, ReleaseSnapshot, Rolling};
+use crate::plan::{Decision, Direction, Plan, RolloutVerdict};
+use crate::rollout::Began;
 use crate::simulate::carry::carry_out;
 
 /// Cluster views that an estimate may evaluate: no limit for four clusters; a thousand plans of 5,000 clusters, which
@@ -22,44 +19,6 @@ use crate::simulate::carry::carry_out;
 const VIEWS: usize = 5_000_000;
 /// The most plans of one estimate.
 const MOMENTS: usize = 20_000;
-
-/// The rollout that an estimate continues.
-#[derive(Clone, Copy, Debug)]
-pub struct CurrentRollout<'a> {
-    /// The status of the group.
-    pub status: &'a SyncGroupStatus,
-    /// The rollout in status, and its release.
-    pub rolling: &'a Rolling,
-    /// The input of its next plan.
-    pub input: &'a PlanInput,
-    /// The strategy in force.
-    pub strategy: &'a ReadStrategy,
-    /// The policy for a newer release.
-    pub on_new_revision: OnNewRevision,
-    /// The type of a rollback.
-    pub rollback: RollbackType,
-}
-
-impl CurrentRollout<'_> {
-    /// Returns a stored release. An estimate ends when another rollout begins, so the content of its release does not
-    /// matter. If the last known good release is not loaded although the strategy needs it, the release is lost.
-    pub(super) fn stored(&self, digest: &str) -> Option<Arc<ReleaseSnapshot>> {
-        let is_it = |good: &&Arc<ReleaseSnapshot>| good.digest == digest;
-        if let Some(good) = self.rolling.known_good.as_ref().filter(is_it) {
-            return Some(good.clone());
-        }
-        let good = self.status.last_known_good.as_ref();
-        let is_needed = self.strategy.strategy.stages.len() > 1;
-        if is_needed && good.is_some_and(|good| good.release == digest) {
-            return None;
-        }
-        Some(Arc::new(ReleaseSnapshot {
-            digest: digest.to_owned(),
-            revisions: Vec::new(),
-            entries: Vec::new(),
-        }))
-    }
-}
 
 /// The estimated completion.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

@@ -14,7 +14,8 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 pub use crate::durations::{Durations, took};
-pub use forecast::{CurrentRollout, Estimate, NoEstimate, estimate_cluster, estimate_group};
+pub use forecast::{Estimate, NoEstimate, estimate_cluster, estimate_group};
+pub use model::CurrentRollout;
 use reasons::{Explainer, rank};
 
 use crate::plan::{

@@ -1,20 +1,60 @@
 //! The simulated fleet of an estimate, as the rollout machine observes it.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use starling_api::conditions::ConditionUpdate;
-use starling_api::{RolloutStatus, StageStatus, SyncGroupStatus};
+use starling_api::{OnNewRevision, RollbackType, RolloutStatus, StageStatus, SyncGroupStatus};
 
-use super::forecast::CurrentRollout;
 use crate::durations::Durations;
-use crate::plan::{ClusterView, LeavingSync, ObservedSync, PlanInput, Progress, Reach, StageRecord};
+use crate::plan::{
+    ClusterView, LeavingSync, ObservedSync, PlanInput, Progress, Reach, ReadStrategy, StageRecord,
+};
 use crate::rollout::operator::OperatorActions;
 use crate::rollout::{
-    self, Admission, AdmissionRef, Epoch, Facts, Known, Loaded, Need, Observations, Offer, Removal, Rolling,
-    StepError, Transition,
+    self, Admission, AdmissionRef, Epoch, Facts, Known, Loaded, Need, Observations, Offer, ReleaseSnapshot,
+    Removal, Rolling, StepError, Transition,
 };
 use crate::simulate::carry::{Model, admitted};
+
+/// The rollout that an estimate continues.
+#[derive(Clone, Copy, Debug)]
+pub struct CurrentRollout<'a> {
+    /// The status of the group.
+    pub status: &'a SyncGroupStatus,
+    /// The rollout in status, and its release.
+    pub rolling: &'a Rolling,
+    /// The input of its next plan.
+    pub input: &'a PlanInput,
+    /// The strategy in force.
+    pub strategy: &'a ReadStrategy,
+    /// The policy for a newer release.
+    pub on_new_revision: OnNewRevision,
+    /// The type of a rollback.
+    pub rollback: RollbackType,
+}
+
+impl CurrentRollout<'_> {
+    /// Returns a stored release. An estimate ends when another rollout begins, so the content of its release does not
+    /// matter. If the last known good release is not loaded although the strategy needs it, the release is lost.
+    fn stored(&self, digest: &str) -> Option<Arc<ReleaseSnapshot>> {
+        let is_it = |good: &&Arc<ReleaseSnapshot>| good.digest == digest;
+        if let Some(good) = self.rolling.known_good.as_ref().filter(is_it) {
+            return Some(good.clone());
+        }
+        let good = self.status.last_known_good.as_ref();
+        let is_needed = self.strategy.strategy.stages.len() > 1;
+        if is_needed && good.is_some_and(|good| good.release == digest) {
+            return None;
+        }
+        Some(Arc::new(ReleaseSnapshot {
+            digest: digest.to_owned(),
+            revisions: Vec::new(),
+            entries: Vec::new(),
+        }))
+    }
+}
 
 /// The simulated fleet of an estimate.
 pub(super) struct World<'a> {

@@ -423,8 +423,8 @@ fn a_target_that_cannot_be_resolved_has_its_kind_in_the_journal() {
     }
 }
 
-/// A Sync that cannot be read had the reason of a wrong parameter, which no operator would find. It comes before a wrong
-/// parameter, on whichever entry that is.
+/// A Sync that cannot be read had the reason of a wrong parameter, which no operator would find. It comes before a
+/// wrong parameter, on whichever entry that is.
 #[test]
 fn a_sync_that_cannot_be_read_has_a_reason_of_its_own() {
     let mut input = input("d.", 1, 0);

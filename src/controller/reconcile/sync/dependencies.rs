@@ -41,8 +41,8 @@ pub(super) fn observe(context: SyncContext<'_>, key: &ObjectKey, sync: &SyncReso
 }
 
 /// Returns why the Syncs that depend on this one, in its group and on its cluster, are not done with what they delete
-/// for the same release; `None`: they are, or there are none. Their objects may need what this Sync deletes, such as the
-/// operator that runs their finalizers.
+/// for the same release; `None`: they are, or there are none. Their objects may need what this Sync deletes, such as
+/// the operator that runs their finalizers.
 pub(super) fn dependents_left(
     context: SyncContext<'_>,
     key: &ObjectKey,

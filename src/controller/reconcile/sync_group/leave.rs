@@ -282,9 +282,9 @@ pub(super) fn leaving(
 }
 
 /// Returns when the deletion budget of the group allows to delete the objects of the clusters that leave, by cluster.
-/// The others may go now, or not without an approval. An approval is of a list, which the inventory of each Sync has: the
-/// Sync asks for it. Clusters that leave in one pass are judged together, after the Syncs that are being deleted and have
-/// not asked yet.
+/// The others may go now, or not without an approval. An approval is of a list, which the inventory of each Sync has:
+/// the Sync asks for it. Clusters that leave in one pass are judged together, after the Syncs that are being deleted
+/// and have not asked yet.
 fn budget_untils(group: &Group, leaving: &Leaving, now: Timestamp) -> BTreeMap<String, Timestamp> {
     let lost = leaving.held.as_ref().map_or(&leaving.clusters, |held| &held.lost);
     if lost.is_empty() || group.object.spec.when_unselected != DeletionPolicy::Delete {

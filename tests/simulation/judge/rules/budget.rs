@@ -25,9 +25,9 @@ const LEAST_OF_SYNC: usize = 10;
 ///
 /// Evidence: the objects that Starling deleted on the members, by UID, without those that a person approved and those
 /// that were made anew. A deletion belongs to the time of its grant. The limit is the widest that was current, or may
-/// still have been for the controller, with shares of the most objects of that time. What was replaced is no loss: the objects count by the
-/// difference of the most objects within the window and those that the scope has after the deletion, if that is less.
-/// A window is shorter by what the clock jumped ahead within it.
+/// still have been for the controller, with shares of the most objects of that time. What was replaced is no loss: the
+/// objects count by the difference of the most objects within the window and those that the scope has after the
+/// deletion, if that is less. A window is shorter by what the clock jumped ahead within it.
 pub(super) fn budgets_hold(world: &World<'_>) -> Vec<Violation> {
     let all = counting(world);
     let spent: Vec<Spent<'_>> = all

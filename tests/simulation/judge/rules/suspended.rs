@@ -67,8 +67,8 @@ impl<'w> OwnWrite<'w> {
 
 /// Nothing is written to a member whose Cluster is suspended, or by a suspended Sync.
 ///
-/// Evidence: Starling's writes, against the spec of the Cluster, and of the Sync of the object. A running attempt is not
-/// stopped, so a suspension counts from `timeout` after the controller must have known of it.
+/// Evidence: Starling's writes, against the spec of the Cluster, and of the Sync of the object. A running attempt is
+/// not stopped, so a suspension counts from `timeout` after the controller must have known of it.
 pub(super) fn nothing_is_written_while_suspended(world: &World<'_>) -> Vec<Violation> {
     let suspended = own_writes(world).filter(|own| {
         let (from, at) = (earlier(own.write.at, own.limit()), own.write.at);
@@ -86,8 +86,8 @@ pub(super) fn nothing_is_written_while_suspended(world: &World<'_>) -> Vec<Viola
 /// After a restore of the management cluster no object is written on a member, until a person releases it.
 ///
 /// Evidence: the condition `RestoreDetected` of the group of the Sync. And whether or not anything is reported: a
-/// management cluster that was set back, and an inventory on the member with the number of a write that it does not know
-/// any more. Only a person can add the number again. An attempt under way is not stopped.
+/// management cluster that was set back, and an inventory on the member with the number of a write that it does not
+/// know any more. Only a person can add the number again. An attempt under way is not stopped.
 pub(super) fn nothing_is_written_after_a_restore(world: &World<'_>) -> Vec<Violation> {
     let held = own_writes(world).filter(|own| is_reported(own) || is_unknown(own));
     held.map(|own| own.violation(Rule::AfterRestore, "after a restore"))

@@ -14,7 +14,8 @@ use crate::judge::world::{SyncTimeline, World};
 /// A group that is not being deleted deletes a Sync only if its newest plan removes the Sync, as its journal has it.
 ///
 /// Evidence: every entry of the journal that was ever committed, also on a disk that was lost since. A plan that was
-/// replaced may have been under way for [`live`](crate::judge::History::live). A history without any plan has no witness, and is not checked.
+/// replaced may have been under way for [`live`](crate::judge::History::live). A history without any plan has no
+/// witness, and is not checked.
 pub(super) fn removals_are_planned(world: &World<'_>) -> Vec<Violation> {
     if world.history.plans.is_empty() {
         return Vec::new();

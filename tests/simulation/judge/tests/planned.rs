@@ -1,4 +1,5 @@
-//! Histories of Syncs that a group deletes, good and bad: after a plan, after a live read, and as a part of the release.
+//! Histories of Syncs that a group deletes, good and bad: after a plan, after a live read, and as a part of the
+//! release.
 
 use serde_json::{Value, json};
 
