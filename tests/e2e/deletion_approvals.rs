@@ -382,7 +382,7 @@ fn t28_an_empty_render_prunes_two_hundred_objects_only_if_allowed_and_approved()
 
 #[test]
 fn t29_a_missing_path_prunes_nothing() -> Result<()> {
-    shared_scene("moved-away", async |scene| {
+    shared_scene("away-moved", async |scene| {
         let first = commit(scene, &names(0..200), &[], "one")?;
         scene.follow_main().await?;
         scene.select(&MEMBERS).await?;

@@ -104,7 +104,7 @@ fn an_object_that_left_git_stays_for_the_grace_and_can_be_taken_back() -> Result
 /// The grace ends while the group is suspended: no release, so nothing else is held by that.
 #[test]
 fn an_object_whose_grace_ends_in_a_suspended_group_stays_until_it_is_resumed() -> Result<()> {
-    shared_scene("grace-suspended", async |scene| {
+    shared_scene("suspended-grace", async |scene| {
         let first = scene.commit(&[("a", "one"), ("b", "one")])?;
         scene.follow_main().await?;
         scene.select(&["m1"]).await?;

@@ -183,7 +183,9 @@ impl Scene {
         let api = self.fleet().api::<K>();
         for object in api.list(&ListParams::default()).await? {
             let name = object.name_any();
-            if !name.starts_with(self.name) {
+            let rest = name.strip_prefix(self.name);
+            // A scene may be named like the beginning of another one.
+            if !rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('-')) {
                 continue;
             }
             match api.delete(&name, &DeleteParams::default()).await {
