@@ -80,7 +80,11 @@ impl<'h> Member<'h> {
                 || content(&before.write.object) != content(&write.object)
         });
         if is_sync_write {
-            let is_repair = match versions.iter().rposition(|version| is_own(version.write)) {
+            // Another Sync is another writer.
+            let is_of_same_owner = |version: &ObjectVersion<'_>| {
+                is_own(version.write) && owner(&version.write.object) == owner(&write.object)
+            };
+            let is_repair = match versions.iter().rposition(is_of_same_owner) {
                 Some(last) => {
                     versions[last].is_gone() || versions[last + 1..].iter().any(|version| version.changed)
                 }

@@ -21,7 +21,7 @@ use crate::judge::world::{Owner, SyncTimeline, World};
 /// target renders, and if `managedFields` has no other field of Starling. If it belongs to several targets, the oldest
 /// in order counts: equal renders of two commits cannot be distinguished. A superseded target may be written until
 /// `timeout` after it was superseded: a running attempt is not stopped. A write that gives up an object that was there
-/// before Starling belongs to no target.
+/// before belongs to no target.
 pub(super) fn writes_follow_targets(world: &World<'_>) -> Vec<Violation> {
     let mut found = Vec::new();
     for (cluster, members) in &world.members {
@@ -63,8 +63,8 @@ fn follow(world: &World<'_>, cluster: &str, member: &Member<'_>, found: &mut Vec
     }
 }
 
-/// Whether a write gives up an object that was there before Starling: it takes the label away from an object that has
-/// it.
+/// Whether a write gives up an object that was there before its owner: it takes the label away from an object that has it.
+/// A person made the object, or another Sync had it before.
 fn lets_go(member: &Member<'_>, write: &Write) -> bool {
     let versions = member.versions(&write.key());
     let before = versions
@@ -73,11 +73,11 @@ fn lets_go(member: &Member<'_>, write: &Write) -> bool {
     let same: Vec<_> = before
         .filter(|version| uid(&version.write.object) == uid(&write.object))
         .collect();
-    let was_there = same.first().is_some_and(|first| !is_own(first.write));
-    let had_label = same
-        .last()
-        .is_some_and(|last| !owner(&last.write.object).is_empty());
-    was_there && had_label && owner(&write.object).is_empty()
+    let label = same.last().map_or("", |last| owner(&last.write.object));
+    let was_there = same
+        .first()
+        .is_some_and(|first| !is_own(first.write) || ![label, ""].contains(&owner(&first.write.object)));
+    was_there && !label.is_empty() && owner(&write.object).is_empty()
 }
 
 /// Finds the target of a write.

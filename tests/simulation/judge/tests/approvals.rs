@@ -395,7 +395,33 @@ fn deletions_without_an_approval_or_out_of_order_are_rejected() {
     assert_rejected(&BAD);
 }
 
-const GOOD: [GoodCase; 10] = [
+const GOOD: [GoodCase; 12] = [
+    ("not at all: another Sync has an object and gives it back", || {
+        let mut script = first_commit_applied();
+        with_other_group(&mut script, true);
+        script.write_inventory_of(OTHER_OWNER, "a", &["motd"]);
+        let mut live = script.live("a", "ConfigMap", "motd");
+        let own = live.clone();
+        live["metadata"]["labels"] = json!({"starling.dev/owner": OTHER_OWNER});
+        for object in [live, own] {
+            script.write_object("a", "starling", object);
+        }
+        script
+    }),
+    ("of what another Sync had before, which is let go of", || {
+        let mut script = first_commit_applied();
+        with_other_group(&mut script, false);
+        script.admit("a", "c2");
+        script.wait(5);
+        with_other_sync(&mut script);
+        script.write_inventory_of(OTHER_OWNER, "a", &["motd"]);
+        let mut live = script.live("a", "ConfigMap", "motd");
+        for labels in [json!({"starling.dev/owner": OTHER_OWNER}), json!({})] {
+            live["metadata"]["labels"] = labels;
+            script.write_object("a", "starling", live.clone());
+        }
+        script
+    }),
     ("of what is let go of", || let_go("kubectl")),
     ("with an approval of the group", || {
         let mut script = namespace_left_git();
