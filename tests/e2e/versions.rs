@@ -336,7 +336,7 @@ async fn unknown_value(of: &RollingBack) -> Result<()> {
     let log = || controller.log_tail(60).unwrap_or_default();
     let is_told = |status: &SyncGroupStatus| {
         let mut problems = status.problems.iter();
-        problems.any(|problem| problem.cluster == "m1" && problem.message.contains("not readable"))
+        problems.any(|problem| problem.cluster == "m1" && problem.reason == "SyncUnreadable")
     };
     let status = fleet
         .group_status(GROUP, "told", is_told)
