@@ -64,7 +64,7 @@ pub(crate) enum Violation {
     RetriedTwice { cluster: String },
     /// A Sync of a selected cluster was removed.
     RemovedSelected { cluster: String },
-    /// After a complete pass, an admission is open in the ledger that no Sync can end.
+    /// After a start, an admission is open in the ledger that no Sync can end.
     OpenWithoutSync { cluster: String },
     /// A Sync of a removed entry was removed before the release was applied on its cluster, which may take its objects
     /// over.

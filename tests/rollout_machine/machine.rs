@@ -172,10 +172,7 @@ impl Machine {
     pub(crate) async fn pass(&mut self) -> PassOutcome {
         self.finish_ended_admissions().await;
         match self.reconcile().await {
-            Ok(()) => {
-                self.check_open_admissions().await;
-                PassOutcome::Completed
-            }
+            Ok(()) => PassOutcome::Completed,
             Err(Interrupted::Failed) => {
                 self.memory.interrupted = true;
                 PassOutcome::Failed
@@ -464,6 +461,7 @@ impl Machine {
         self.faults.disarm();
         assert_eq!(self.restart().await, Ok(()));
         self.check_journal().await;
+        self.check_open_admissions().await;
         let Some(current) = self.world.rollout().cloned() else {
             return;
         };

@@ -20,9 +20,9 @@ use crate::judge::world::{SyncTimeline, World};
 /// Starling begins to delete a Sync of a group only if none of this is true, as far as the controller must have known:
 ///
 /// - the group is suspended, or reports that the management cluster was set back, or, unless the group is being
-/// deleted, an operator paused its rollout; - the objects are deleted, and: no window of the cluster is open; or,
-/// unless the group is being deleted, the stage of the cluster has not opened; or as many other clusters as
-/// `maxConcurrency` are in flight or losing theirs;
+///   deleted, an operator paused its rollout;
+/// - the objects are deleted, and: no window of the cluster is open; or, unless the group is being deleted, the stage
+///   of the cluster has not opened; or as many other clusters as `maxConcurrency` are in flight or losing theirs;
 /// - the group is being deleted with its objects, and an earlier stage has Syncs;
 /// - the cluster is not selected, and: the Sync is suspended; or the cluster was selected within `unselectedGrace`; or
 ///   more than `maxUnselected` clusters are not selected, without an approval;

@@ -63,8 +63,8 @@ fn follow(world: &World<'_>, cluster: &str, member: &Member<'_>, found: &mut Vec
     }
 }
 
-/// Whether a write gives up an object that was there before its owner: it takes the label away from an object that has it.
-/// A person made the object, or another Sync had it before.
+/// Whether a write gives up an object that was there before its owner: it takes the label away from an object that has
+/// it. A person made the object, or another Sync had it before.
 fn lets_go(member: &Member<'_>, write: &Write) -> bool {
     let versions = member.versions(&write.key());
     let before = versions
