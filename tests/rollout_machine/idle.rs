@@ -162,15 +162,21 @@ fn nothing_waits(machine: &Machine, plan: &Plan) -> Result<(), String> {
     ))
 }
 
-/// Whether only an operator or a cluster can end what a removal waits for.
+/// Whether only an operator or a cluster can end what a removal waits for. A stage may wait for an approval, a failed
+/// cluster keeps what it has, and an unreachable one loses nothing.
 fn removal_waits_for_someone(removal: &RemovalDecision) -> bool {
-    matches!(
-        removal,
-        RemovalDecision::Hold {
-            reason: RemovalHold::MembershipHeld | RemovalHold::Paused,
-            ..
-        }
-    )
+    match removal {
+        RemovalDecision::Remove => false,
+        RemovalDecision::Removing => true,
+        RemovalDecision::Hold { reason, .. } => matches!(
+            reason,
+            RemovalHold::MembershipHeld
+                | RemovalHold::Paused
+                | RemovalHold::StageNotOpen
+                | RemovalHold::ClusterNotDone
+                | RemovalHold::ClusterWaits
+        ),
+    }
 }
 
 fn waits_for_someone(decision: &Decision) -> bool {

@@ -94,7 +94,9 @@ fn with_tasks(strategy: &Strategy) -> RolloutStrategy {
             json!({"type": "Job", "job": {"template": {"spec": {"template": {"spec": pod}}}}})
         }
         // The planner has them; only their places count here.
-        Gate::Approval | Gate::TimedWait(_) | Gate::Effect(_) => json!({"type": "Approval"}),
+        Gate::Approval | Gate::TimedWait(_) | Gate::Effect(_) => {
+            json!({"type": "TimedWait", "waitTime": "1s"})
+        }
     };
     let tasks = |gates: &[Gate]| gates.iter().map(task).collect::<Vec<_>>();
     let stages = strategy.stages.iter().filter(|stage| stage.name != REST);
