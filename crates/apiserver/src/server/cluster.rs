@@ -19,7 +19,7 @@ use crate::journal::Entry;
 use crate::kinds::{FIRST_ADDRESS, Resource};
 use crate::persist::{Durability, PersistError};
 use crate::random::Random;
-use crate::state::State;
+use crate::state::{Backup, State};
 use crate::store::Stored;
 use crate::verbs::{self, Target, Validation, Write};
 
@@ -278,6 +278,17 @@ impl ClusterHandle {
         state.store.compact(revision);
         // Watches that are behind have to end.
         state.store.wake_all();
+    }
+
+    /// Returns a backup of the objects.
+    pub fn backup(&self) -> Backup {
+        self.cluster.state().backup()
+    }
+
+    /// Sets the objects back to a backup: see [`State::set_back`].
+    pub fn set_back(&self, backup: &Backup, bump: bool, now: Timestamp) {
+        self.cluster.state().set_back(backup, bump, now);
+        self.cluster.schedule();
     }
 
     /// Sets when workloads become healthy, and queues all workloads.
