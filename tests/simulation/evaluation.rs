@@ -28,6 +28,7 @@ fn history(run: &Run, script: &Script) -> anyhow::Result<History> {
         ended: run.ended,
         lag: lag(script),
         clock: clock(run),
+        set_backs: run.set_backs.clone(),
         ..History::default()
     };
     for name in (0..MEMBERS).map(member) {

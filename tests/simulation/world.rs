@@ -4,7 +4,7 @@
 //! host that serves it, so that the network to each can be partitioned. Time is that of turmoil; nothing depends on the
 //! machine.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
@@ -16,6 +16,7 @@ use starling::controller::{Controller, Readiness, Settings};
 use starling_apiserver::controllers::Health;
 use starling_apiserver::journal::Keep;
 use starling_apiserver::server::{ClusterHandle, Options, Server};
+use starling_apiserver::state::Backup;
 use starling_net::clock::Clock;
 use turmoil::Sim;
 use turmoil::net::TcpListener;
@@ -74,6 +75,8 @@ pub(crate) struct Run {
     pub(crate) ended: Timestamp,
     /// When the controller's clock jumped, and by how many seconds.
     pub(crate) jumps: Vec<(Timestamp, i64)>,
+    /// When a cluster was set back to a backup, and which.
+    pub(crate) set_backs: Vec<(Timestamp, String)>,
 }
 
 impl World {
@@ -103,6 +106,29 @@ impl World {
         self.server()?
             .cluster(name)
             .with_context(|| format!("there is no cluster {name}"))
+    }
+
+    /// Takes a snapshot of the controller's disk.
+    fn take_snapshot(&self) {
+        self.ledger.take_snapshot();
+        self.mirror.take_snapshot();
+    }
+
+    /// Does to the controller's disk what happens to it before a start.
+    fn change_disk(&self, fate: DiskFate) {
+        match fate {
+            DiskFate::Kept => {}
+            DiskFate::Lost => {
+                self.ledger.replace();
+                self.mirror.replace();
+            }
+            DiskFate::PutBack { age, mirror } => {
+                self.ledger.put_back(age);
+                if mirror {
+                    self.mirror.put_back(age);
+                }
+            }
+        }
     }
 
     fn add_log_line(&self, line: String) {
@@ -235,8 +261,11 @@ pub(crate) fn run(seed: u64, script: &Script) -> anyhow::Result<Run> {
         simulation,
         pushed: 1,
         jumps: Vec::new(),
+        backups: BTreeMap::new(),
+        set_backs: Vec::new(),
     };
     let zero = stage.until(SET_UP_TIMEOUT, |world| world.ready.load(Ordering::SeqCst))?;
+    world.take_snapshot();
     for (at, event) in &script.events {
         stage.until(*at + zero, |_| false)?;
         stage.apply_event(event)?;
@@ -248,6 +277,11 @@ pub(crate) fn run(seed: u64, script: &Script) -> anyhow::Result<Run> {
     };
     let limit = stage.simulation.elapsed() + timeout;
     stage.until(limit, |world| problems_of(world).is_empty())?;
+    if !stage.set_backs.is_empty() {
+        // What a restore set back without a visible difference is repaired by the next drift check.
+        let next_check = stage.simulation.elapsed() + IDLE_TIME;
+        stage.until(next_check, |_| false)?;
+    }
     let problems = problems_of(&world);
     let converged_at = problems.is_empty().then(|| at(stage.simulation.elapsed()));
     let idle_end = stage.simulation.elapsed() + IDLE_TIME;
@@ -258,6 +292,7 @@ pub(crate) fn run(seed: u64, script: &Script) -> anyhow::Result<Run> {
         converged_at,
         ended: at(stage.simulation.elapsed()),
         jumps: stage.jumps,
+        set_backs: stage.set_backs,
         world,
     })
 }
@@ -295,6 +330,9 @@ struct Stage<'a> {
     simulation: Sim<'a>,
     pushed: usize,
     jumps: Vec<(Timestamp, i64)>,
+    /// The last backup of each cluster.
+    backups: BTreeMap<String, Backup>,
+    set_backs: Vec<(Timestamp, String)>,
 }
 
 impl Stage<'_> {
@@ -319,7 +357,7 @@ impl Stage<'_> {
         match event {
             Event::Push => {
                 self.pushed += 1;
-                self.world.ledger.take_snapshot();
+                self.world.take_snapshot();
                 let now = at(simulation.elapsed());
                 let is_bad = self.world.staged.as_ref().is_some_and(|staged| staged.is_bad);
                 self.world
@@ -335,18 +373,17 @@ impl Stage<'_> {
             Event::Hold { cluster } => simulation.hold(cluster.as_str(), CONTROLLER),
             Event::Release { cluster } => simulation.release(cluster.as_str(), CONTROLLER),
             Event::Crash => net::shut_down(|| simulation.crash(CONTROLLER)),
+            Event::Snapshot => self.world.take_snapshot(),
             Event::Start { disk } => {
-                match disk {
-                    DiskFate::Kept => {}
-                    DiskFate::Lost => {
-                        self.world.ledger.replace();
-                        self.world.mirror.replace();
-                    }
-                    DiskFate::PutBack => self.world.ledger.put_back(),
-                }
+                self.world.change_disk(*disk);
                 net::shut_down(|| simulation.bounce(CONTROLLER));
             }
             Event::Bounce { cluster } => simulation.bounce(cluster.as_str()),
+            Event::Backup { cluster } => {
+                let backup = self.world.cluster(cluster)?.backup();
+                self.backups.insert(cluster.clone(), backup);
+            }
+            Event::SetBack { cluster, bump } => self.set_back(cluster, *bump)?,
             Event::Compact => self.world.cluster(HUB)?.compact(),
             Event::Git { away } => self.world.git.set_unavailable(*away),
             Event::Jump { seconds } => {
@@ -363,6 +400,18 @@ impl Stage<'_> {
                 tasks.push_back(event.clone());
             }
         }
+        Ok(())
+    }
+
+    /// Sets a cluster back to its last backup, and restarts its API server.
+    fn set_back(&mut self, cluster: &str, bump: bool) -> anyhow::Result<()> {
+        let Some(backup) = self.backups.get(cluster) else {
+            return Ok(());
+        };
+        let now = at(self.simulation.elapsed());
+        self.world.cluster(cluster)?.set_back(backup, bump, now);
+        self.simulation.bounce(cluster);
+        self.set_backs.push((now, cluster.to_owned()));
         Ok(())
     }
 

@@ -62,8 +62,8 @@ impl JournalTable {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Disk {
     tables: Arc<Mutex<Tables>>,
-    /// The last snapshot.
-    snapshot: Arc<Mutex<Tables>>,
+    /// The snapshots, in order.
+    snapshots: Arc<Mutex<Vec<Tables>>>,
 }
 
 impl Disk {
@@ -74,16 +74,18 @@ impl Disk {
 
     /// Takes a snapshot.
     pub(crate) fn take_snapshot(&self) {
-        *self.snapshot.lock().unwrap_or_else(PoisonError::into_inner) = self.tables().clone();
-    }
-
-    /// Puts the disk back to the last snapshot.
-    pub(crate) fn put_back(&self) {
-        *self.tables() = self
-            .snapshot
+        let snapshot = self.tables().clone();
+        self.snapshots
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .clone();
+            .push(snapshot);
+    }
+
+    /// Puts the disk back to a snapshot: 0 is the last one; the first one, if there are fewer.
+    pub(crate) fn put_back(&self, age: usize) {
+        let snapshots = self.snapshots.lock().unwrap_or_else(PoisonError::into_inner);
+        let snapshot = snapshots.iter().rev().nth(age).or(snapshots.first());
+        *self.tables() = snapshot.cloned().unwrap_or_default();
     }
 
     /// Returns the journals of all groups.

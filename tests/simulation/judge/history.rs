@@ -32,6 +32,9 @@ pub(crate) struct History {
     pub(crate) lag: SignedDuration,
     /// The controller's clock.
     pub(crate) clock: ControllerClock,
+    /// When a cluster was set back to an earlier state, and its name: that of a member, or any other name for the
+    /// management cluster.
+    pub(crate) set_backs: Vec<(Timestamp, String)>,
 }
 
 /// A write that a cluster committed and that changed an object.

@@ -1,5 +1,7 @@
 //! The events of a run with their times, drawn from the seed before the run starts.
 
+mod knowledge;
+
 use std::time::Duration;
 
 use starling_apiserver::faults::{Effect, Fault};
@@ -48,8 +50,15 @@ pub(crate) enum Event {
     Crash,
     /// The controller restarts.
     Start { disk: DiskFate },
+    /// A snapshot of the controller's disk is taken. One is taken at the start and at each push, too.
+    Snapshot,
     /// A cluster's API server restarts: its connections end, its objects stay.
     Bounce { cluster: String },
+    /// A backup of a cluster is taken.
+    Backup { cluster: String },
+    /// A cluster is set back to its last backup, and its API server restarts. `bump`: its revision continues to grow,
+    /// otherwise it goes back, too.
+    SetBack { cluster: String, bump: bool },
     /// The management cluster compacts its history: watches and lists of older versions get 410.
     Compact,
     /// The git server stops responding, or responds again.
@@ -76,8 +85,12 @@ pub(crate) enum DiskFate {
     Kept,
     /// It is replaced with an empty one.
     Lost,
-    /// Its ledger is put back to a snapshot, which was taken at the last push.
-    PutBack,
+    /// Its ledger is put back to a snapshot: 0 is the last one, 1 the one before it. `mirror`: the mirror is put back
+    /// as well, otherwise it stays.
+    PutBack {
+        age: usize,
+        mirror: bool,
+    },
 }
 
 /// All events, by time.
@@ -99,6 +112,7 @@ impl Script {
         if let Some(staged) = &staged {
             draft.with_stages(seed, staged);
         }
+        draft.with_old_knowledge(seed);
         draft.finish(staged)
     }
 
@@ -302,7 +316,10 @@ impl Draft {
             10 | 11 => {
                 let disk = match self.random.below(3) {
                     0 => DiskFate::Lost,
-                    1 => DiskFate::PutBack,
+                    1 => DiskFate::PutBack {
+                        age: 0,
+                        mirror: false,
+                    },
                     _ => DiskFate::Kept,
                 };
                 self.add_pair(15_000, Event::Crash, Event::Start { disk });
