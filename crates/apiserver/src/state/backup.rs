@@ -16,6 +16,9 @@ use crate::write::{Validation, Write};
 /// The field manager and user of the journal entries that a restore adds.
 pub const RESTORED_BY: &str = "etcd";
 
+/// By how much a restore makes the revision larger.
+const BUMP: u64 = 1000;
+
 /// The objects and counters of a cluster at a moment.
 #[derive(Debug, Clone)]
 pub struct Backup {
@@ -40,13 +43,13 @@ impl State {
 
     /// Sets the objects back to a backup; all watches end. The journal gets an entry for each object that differs.
     ///
-    /// `bump` continues with the current revision, as `etcdutl snapshot restore --bump-revision` does for a larger
-    /// one; otherwise the revision is that of the backup. Names and UIDs do not repeat.
+    /// `bump` continues with a larger revision and without a history, as `etcdutl snapshot restore --bump-revision
+    /// --mark-compacted` does; otherwise the revision is that of the backup. Names and UIDs do not repeat.
     pub fn set_back(&mut self, backup: &Backup, bump: bool, now: Timestamp) {
         let before = self.backup();
         let mut counters = backup.counters;
         if bump {
-            counters.revision = self.store.revision();
+            counters.revision = self.store.revision() + BUMP;
         }
         let objects = { backup.objects.iter() }
             .map(|((table, _), stored)| (table.as_ref().into(), Stored::clone(stored)))
