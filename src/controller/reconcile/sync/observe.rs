@@ -151,12 +151,14 @@ impl Observed {
 
     /// Returns whether the Sync's entry was removed from its group. Such a Sync is not reconciled until the group
     /// deletes it.
+    ///
+    /// A release that has the entry may still roll out, with `onNewRevision: Finish` or in a rollback. Its clusters are
+    /// done only once the Sync is.
     pub(super) fn is_retired(&self) -> bool {
-        let Some(of) = &self.object.spec.group_ref else {
+        let (Some(of), Some(group)) = (&self.object.spec.group_ref, &self.group) else {
             return false;
         };
-        let group = self.group.as_ref();
-        group.is_some_and(|group| !group.spec.syncs.iter().any(|entry| entry.name == of.entry))
+        !has_entry(group, &of.entry)
     }
 
     /// Returns whether the group will delete the Sync: its entry was removed, or its cluster left the selection. Its
@@ -167,6 +169,14 @@ impl Observed {
     }
 }
 
+/// Returns whether a group has an entry: in its spec, or in the release that it rolls out.
+fn has_entry(group: &SyncGroup, entry: &str) -> bool {
+    let status = group.status.as_ref();
+    let rollout = status.and_then(|status| status.rollout.as_ref());
+    let rolls = rollout.is_some_and(|rollout| rollout.revisions.iter().any(|of| of.sync == entry));
+    rolls || group.spec.syncs.iter().any(|of| of.name == entry)
+}
+
 /// Reports whether a cluster with Syncs of a group is not selected, as the group has recorded it.
 pub(super) fn is_unselected(group: &SyncGroup, cluster: &str) -> bool {
     let status = group.status.as_ref();
@@ -174,4 +184,27 @@ pub(super) fn is_unselected(group: &SyncGroup, cluster: &str) -> bool {
     recorded
         .iter()
         .any(|left| left.clusters.iter().any(|name| name == cluster))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn an_entry_exists_as_long_as_its_release_rolls_out() {
+        let entry = json!({"name": "app", "sourceRef": {"name": "shop"}});
+        let mut group = SyncGroup::new(
+            "shop",
+            serde_json::from_value(json!({"clusterSelector": {}, "syncs": [entry]})).unwrap(),
+        );
+        assert!(has_entry(&group, "app") && !has_entry(&group, "extra"));
+        let mut rollout = json!({"id": 1, "revisions": [{"sync": "extra", "revision": "main@sha1:a"}]});
+        group.status = serde_json::from_value(json!({"rollout": rollout})).unwrap();
+        assert!(has_entry(&group, "app") && has_entry(&group, "extra"));
+        rollout["revisions"] = json!([{"sync": "app", "revision": "main@sha1:b"}]);
+        group.status = serde_json::from_value(json!({"rollout": rollout})).unwrap();
+        assert!(has_entry(&group, "app") && !has_entry(&group, "extra"));
+    }
 }
