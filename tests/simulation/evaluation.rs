@@ -1,9 +1,12 @@
 //! The input of the judge, and the checks of a run.
 
-use jiff::{SignedDuration, Timestamp};
-use starling_core::journal::verify;
+use std::collections::BTreeMap;
 
-use crate::judge::{ControllerClock, History, Violation, judge, writes};
+use jiff::{SignedDuration, Timestamp};
+use starling_core::journal::{Body, RecordedPlan, verify};
+use starling_core::plan::RemovalDecision;
+
+use crate::judge::{ControllerClock, History, Plan, Violation, judge, writes};
 use crate::script::{Event, MEMBERS, Script, member};
 use crate::user::URL;
 use crate::world::{HUB, Run};
@@ -13,6 +16,10 @@ const LAG: SignedDuration = SignedDuration::from_secs(2);
 /// The same with faults of the management cluster, its network or the controller: a fault of 20 s, and the backoff that
 /// grew meanwhile.
 const LAG_WITH_FAULTS: SignedDuration = SignedDuration::from_secs(60);
+/// Time from the read that confirms a deletion to the deletion, without faults.
+const LIVE: SignedDuration = SignedDuration::from_secs(5);
+/// The same with faults that delay requests to the management cluster, for 20 s each, or their responses.
+const LIVE_WITH_FAULTS: SignedDuration = SignedDuration::from_secs(120);
 
 /// Returns the violations of invariants.
 pub(crate) fn violations(run: &Run, script: &Script) -> anyhow::Result<Vec<Violation>> {
@@ -27,8 +34,10 @@ fn history(run: &Run, script: &Script) -> anyhow::Result<History> {
         idle_since: run.converged_at,
         ended: run.ended,
         lag: lag(script),
+        live: live(script),
         clock: clock(run),
         set_backs: run.set_backs.clone(),
+        plans: plans(run),
         ..History::default()
     };
     for name in (0..MEMBERS).map(member) {
@@ -67,6 +76,40 @@ fn lag(script: &Script) -> SignedDuration {
     lag
 }
 
+/// Returns how long before a deletion the state that confirms it may have been read.
+fn live(script: &Script) -> SignedDuration {
+    let delays = script.events.iter().any(|(_, event)| match event {
+        // Requests other than watches are as fast as ever.
+        Event::Fault { cluster, fault } => cluster == HUB && fault.requests.verbs != ["watch"],
+        Event::Hold { cluster } | Event::Bounce { cluster } => cluster == HUB,
+        _ => false,
+    });
+    if delays { LIVE_WITH_FAULTS } else { LIVE }
+}
+
+/// Returns the plans of all groups, also those on a disk that was lost or put back.
+fn plans(run: &Run) -> Vec<Plan> {
+    let mut known: BTreeMap<String, RecordedPlan> = BTreeMap::new();
+    let mut plans = Vec::new();
+    for written in run.world.ledger.written() {
+        let before = known.get(&written.previous).cloned();
+        let read = Body::read(&written.entry.body);
+        let Ok(recorded) = read.and_then(|body| RecordedPlan::after(before, body)) else {
+            continue;
+        };
+        let removals = recorded.plan.removals.iter();
+        let removes = removals.filter(|(_, decision)| !matches!(decision, RemovalDecision::Hold { .. }));
+        plans.push(Plan {
+            at: written.at,
+            namespace: written.entry.namespace.clone(),
+            group: written.entry.name.clone(),
+            removes: removes.map(|(sync, _)| sync.clone()).collect(),
+        });
+        known.insert(written.entry.hash, recorded);
+    }
+    plans
+}
+
 /// Returns repeated writes of one revision to an object of a member, and writes of an older revision after a newer one.
 /// With stages an older one is allowed: a rollout may go back, and the judge checks its target. The judge finds both as
 /// well, but needs the CRs; this check reads only the objects.
@@ -74,8 +117,7 @@ pub(crate) fn repetitions(run: &Run) -> anyhow::Result<Vec<String>> {
     let mut found = Vec::new();
     let may_go_back = run.world.staged.is_some();
     for name in (0..MEMBERS).map(member) {
-        let mut last: std::collections::BTreeMap<Box<str>, (u64, Timestamp)> =
-            std::collections::BTreeMap::new();
+        let mut last: BTreeMap<Box<str>, (u64, Timestamp)> = BTreeMap::new();
         for entry in run.world.cluster(&name)?.journal() {
             let key = format!("{} {}", entry.kind, entry.key()).into_boxed_str();
             let is_own = &*entry.manager == "starling" && ["ConfigMap", "Deployment"].contains(&&*entry.kind);

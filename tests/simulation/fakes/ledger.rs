@@ -19,6 +19,8 @@ use starling_ledger::{
     RolloutOutcome, RolloutRecord,
 };
 
+use crate::world::now;
+
 /// Maximum number of attempts of a Sync, and of rollouts of a group.
 const KEPT: usize = 20;
 /// Maximum length of a message or reason, in bytes.
@@ -64,6 +66,19 @@ pub(crate) struct Disk {
     tables: Arc<Mutex<Tables>>,
     /// The snapshots, in order.
     snapshots: Arc<Mutex<Vec<Tables>>>,
+    /// Every entry of the journals that was ever committed. It is no part of the disk: a disk that is lost or put back
+    /// erases no evidence.
+    written: Arc<Mutex<Vec<WrittenEntry>>>,
+}
+
+/// An entry of the journal of a group, when it was committed.
+#[derive(Clone, Debug)]
+pub(crate) struct WrittenEntry {
+    /// Time of the commit, by the clock of the simulation.
+    pub(crate) at: Timestamp,
+    /// Hash of the previous entry of the group on the same disk.
+    pub(crate) previous: String,
+    pub(crate) entry: Entry,
 }
 
 impl Disk {
@@ -95,6 +110,21 @@ impl Disk {
         journals
             .map(|(group_id, table)| table.group_journal(group_id))
             .collect()
+    }
+
+    /// Returns all entries of journals that were ever committed, in order.
+    pub(crate) fn written(&self) -> Vec<WrittenEntry> {
+        self.written
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    fn witness(&self, written: WrittenEntry) {
+        self.written
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(written);
     }
 
     fn tables(&self) -> MutexGuard<'_, Tables> {
@@ -410,7 +440,7 @@ impl Tables {
         found.map(|row| row.end = Some((outcome, micros(at)))).is_some()
     }
 
-    fn append_journal(&mut self, new: &NewEntry) {
+    fn append_journal(&mut self, new: &NewEntry) -> WrittenEntry {
         let table = self
             .journals
             .entry(new.group_id.clone())
@@ -432,6 +462,11 @@ impl Tables {
             hash: String::new(),
         };
         entry.hash = hash(&table.chain.newest.hash, &entry);
+        let written = WrittenEntry {
+            at: now(),
+            previous: table.chain.newest.hash.clone(),
+            entry: entry.clone(),
+        };
         table.chain.newest = end_of(&entry);
         table.entries.push((entry, new.is_whole));
         let begins = |two: &[(Entry, bool)]| two[0].0.rollout != two[1].0.rollout;
@@ -449,6 +484,7 @@ impl Tables {
             let cut = table.entries.drain(..firsts[surplus - 1]).next_back();
             table.chain.cut = cut.map_or_else(End::beginning, |(entry, _)| end_of(&entry));
         }
+        written
     }
 
     fn journal_tail(&self, group_id: &str) -> Vec<Entry> {
@@ -592,7 +628,8 @@ impl ports::Ledger for MemoryLedger {
 
     fn append_journal<'a>(&'a self, entry: &'a NewEntry) -> PortFuture<'a, ()> {
         self.write(|tables| {
-            tables.append_journal(entry);
+            let written = tables.append_journal(entry);
+            self.disk.witness(written);
             Ok(())
         })
         .boxed()

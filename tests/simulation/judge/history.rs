@@ -1,7 +1,7 @@
 //! The input of the judge: the writes to the clusters, and the pushes. Of the controller's own reports it contains only
 //! what the controller wrote into the CRs, and that is checked.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use jiff::{SignedDuration, Timestamp};
@@ -30,11 +30,35 @@ pub(crate) struct History {
     /// How long a write to the management cluster may be unknown to the controller, by faults of watches and responses.
     /// Its own writes with a response are always known to it.
     pub(crate) lag: SignedDuration,
+    /// How long before a deletion the state that confirms it may have been read. Unlike `lag`, this grows only with
+    /// faults that delay the request or its response: a frozen watch is no excuse for a read.
+    pub(crate) live: SignedDuration,
     /// The controller's clock.
     pub(crate) clock: ControllerClock,
+    /// The plans that the groups recorded before they acted, in order. Without any, there is no witness, and no deletion
+    /// is compared with the plans.
+    pub(crate) plans: Vec<Plan>,
     /// When a cluster was set back to an earlier state, and its name: that of a member, or any other name for the
-    /// management cluster.
+    /// management cluster. The journal has the restored objects as writes of that moment.
     pub(crate) set_backs: Vec<(Timestamp, String)>,
+    /// When a person released a restore of the management cluster, just before that write. The command of the person
+    /// writes under Starling's name.
+    pub(crate) releases: Vec<Timestamp>,
+    /// API group and kind of the kinds that an operator added to those whose deletion deletes others.
+    pub(crate) confirmed_kinds: BTreeSet<(String, String)>,
+}
+
+/// A plan of a group, as far as it decides about Syncs that the group no longer wants.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    /// When it was recorded, by the same clock as the journals.
+    pub(crate) at: Timestamp,
+    /// Namespace of the group.
+    pub(crate) namespace: String,
+    /// Name of the group.
+    pub(crate) group: String,
+    /// The Syncs that the plan removes, or has begun to remove.
+    pub(crate) removes: BTreeSet<String>,
 }
 
 /// A write that a cluster committed and that changed an object.

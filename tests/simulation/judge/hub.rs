@@ -7,7 +7,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::ResourceExt;
 use serde::de::DeserializeOwned;
 use starling_api::conditions::{self, Condition, READY};
-use starling_api::{Cluster, RolloutAction, RolloutApproval, Source, Stage, SyncGroup, SyncResource};
+use starling_api::{
+    Cluster, DeletionApproval, RolloutAction, RolloutApproval, Source, Stage, SyncGroup, SyncResource,
+};
 
 use super::history::{Verb, Write};
 
@@ -106,6 +108,7 @@ pub(crate) struct Hub {
     pub(crate) groups: BTreeMap<Id, Track<SyncGroup>>,
     pub(crate) actions: BTreeMap<Id, Track<RolloutAction>>,
     pub(crate) approvals: BTreeMap<Id, Track<RolloutApproval>>,
+    pub(crate) deletion_approvals: BTreeMap<Id, Track<DeletionApproval>>,
 }
 
 impl Hub {
@@ -123,6 +126,7 @@ impl Hub {
                 "SyncGroup" => add(&mut hub.groups, index, write),
                 "RolloutAction" => add(&mut hub.actions, index, write),
                 "RolloutApproval" => add(&mut hub.approvals, index, write),
+                "DeletionApproval" => add(&mut hub.deletion_approvals, index, write),
                 _ => {}
             }
         }

@@ -28,7 +28,7 @@ mod world;
 mod tests;
 
 pub(crate) use clock::ControllerClock;
-pub(crate) use history::{History, Push, Verb, Write};
+pub(crate) use history::{History, Plan, Push, Verb, Write};
 use hub::Hub;
 pub(crate) use load::writes;
 pub(crate) use violation::{Rule, Violation};

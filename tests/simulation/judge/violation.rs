@@ -39,8 +39,18 @@ pub(crate) enum Rule {
     Deletion,
     /// I6: a deletion is counted before it is sent.
     Uncounted,
+    /// I6: no budget of deletions is exceeded.
+    Budget,
+    /// I6: what needs an approval is deleted under one that is of this list, once.
+    Unapproved,
     /// I6: a group deletes a Sync only when its removal may begin.
     Removal,
+    /// I6: a group deletes a Sync only after a plan that removes it.
+    Unplanned,
+    /// I6: what confirms the removal of a Sync is read just before.
+    LiveRead,
+    /// I6: an object that another Sync has is handed over.
+    HandOver,
     /// I6: the objects of a deleted Sync go in the order of their steps.
     DeletionOrder,
     /// I6: what was there before Starling is not deleted where its deletion deletes others.
@@ -59,6 +69,68 @@ pub(crate) enum Rule {
     AfterRestore,
     /// No write to a member without a change.
     Idle,
+}
+
+#[cfg(test)]
+impl Rule {
+    /// All rules.
+    pub(crate) const ALL: [Self; 31] = [
+        Self::Claim,
+        Self::Health,
+        Self::GroupClaim,
+        Self::Unfinished,
+        Self::Repeated,
+        Self::Backwards,
+        Self::Concurrency,
+        Self::FailureLimit,
+        Self::StageOrder,
+        Self::Skipped,
+        Self::Paused,
+        Self::HeldRelease,
+        Self::Rollback,
+        Self::Isolation,
+        Self::Deletion,
+        Self::Uncounted,
+        Self::Budget,
+        Self::Unapproved,
+        Self::Removal,
+        Self::Unplanned,
+        Self::LiveRead,
+        Self::HandOver,
+        Self::DeletionOrder,
+        Self::Adopted,
+        Self::NotListed,
+        Self::Unexplained,
+        Self::FailureIsolation,
+        Self::NotAdmitted,
+        Self::Suspended,
+        Self::AfterRestore,
+        Self::Idle,
+    ];
+
+    /// The rules about deletions.
+    pub(crate) const OF_DELETIONS: [Self; 11] = [
+        Self::Deletion,
+        Self::Uncounted,
+        Self::Budget,
+        Self::Unapproved,
+        Self::Removal,
+        Self::Unplanned,
+        Self::LiveRead,
+        Self::HandOver,
+        Self::DeletionOrder,
+        Self::Adopted,
+        Self::AfterRestore,
+    ];
+}
+
+#[cfg(test)]
+#[test]
+fn all_rules_are_listed() {
+    for (place, rule) in Rule::ALL.iter().enumerate() {
+        assert_eq!(*rule as usize, place, "{rule:?}");
+    }
+    assert_eq!(Rule::ALL.len(), Rule::Idle as usize + 1, "the last rule");
 }
 
 /// A violation of a rule.

@@ -2,14 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 use starling_api::{DISABLED, EntryRevision, RECONCILE, RolloutPhase, SyncGroup, SyncStatus};
 
 use super::targets::attempt_limit;
 use crate::judge::actions::{actions, skips};
 use crate::judge::history::Verb;
-use crate::judge::hub::{Id, Version, earlier, is_reachable, span, stage_of};
+use crate::judge::hub::{Id, Version, after, earlier, is_reachable, span, stage_of};
 use crate::judge::member::{Member, is_own};
 use crate::judge::render::{Expected, annotation};
 use crate::judge::targets::Target;
@@ -20,7 +20,8 @@ use crate::judge::world::{SyncTimeline, World};
 /// it as Starling wrote it and another writer changed it since.
 ///
 /// Evidence: a status with a new pair of `lastAppliedTarget` and `lastAppliedTime`, against the journal of the member
-/// up to then. A copy of an older status is not evidence. The meaning of a digest is that of the spec of the status'
+/// up to then. A write from before the member was set back is no evidence for an attempt that began after that. A copy
+/// of an older status is not evidence. The meaning of a digest is that of the spec of the status'
 /// generation; a digest with two meanings breaks the rule too, and so does the name of another cluster.
 pub(super) fn claims_are_true(world: &World<'_>) -> Vec<Violation> {
     let mut found: Vec<Violation> = world
@@ -67,7 +68,11 @@ fn check_claim(
         ));
     };
     let id = &status.last_applied_cluster_id;
-    let since = earlier(at, attempt_limit(world, span(target.desired.template.timeout)));
+    let limit = attempt_limit(world, span(target.desired.template.timeout));
+    let since = earlier(at, limit);
+    let claimed = status.last_applied_time.parse();
+    let claimed = claimed.map_or(at, |claimed| world.history.clock.when(claimed, at));
+    let set_back = set_back_before(world, timeline, claimed, limit);
     let Some(member) = world.member_by_identity(&timeline.cluster, id, since, at) else {
         return Err(format!(
             "reports {revision} as applied on cluster {id}, which does not exist"
@@ -75,7 +80,7 @@ fn check_claim(
     };
     let missing: Vec<String> = objects
         .iter()
-        .filter(|object| !object.is_unmanaged() && !was_applied(member, object, at))
+        .filter(|object| !object.is_unmanaged() && !was_applied(member, set_back, object, at))
         .map(Expected::named)
         .collect();
     if missing.is_empty() {
@@ -87,13 +92,32 @@ fn check_claim(
     ))
 }
 
-/// Whether the member has the desired object, or had it at Starling's last write.
-pub(super) fn was_applied(member: &Member<'_>, object: &Expected, at: Timestamp) -> bool {
+/// Returns when a member was set back for the last time, if the attempt of a claim began after that.
+fn set_back_before(
+    world: &World<'_>,
+    timeline: &SyncTimeline<'_>,
+    claimed: Timestamp,
+    limit: SignedDuration,
+) -> Option<Timestamp> {
+    let set_backs = world.history.set_backs.iter();
+    let known =
+        { set_backs }.filter(|(at, cluster)| *cluster == timeline.cluster && after(*at, limit) < claimed);
+    known.map(|(at, _)| *at).max()
+}
+
+/// Whether the member has the desired object, or had it at Starling's last write since the member was set back.
+pub(super) fn was_applied(
+    member: &Member<'_>,
+    set_back: Option<Timestamp>,
+    object: &Expected,
+    at: Timestamp,
+) -> bool {
     object.keys().any(|key| {
         let versions = member.versions(&key);
         let versions = &versions[..versions.partition_point(|version| version.write.at <= at)];
         let now = versions.last();
         let last_written = versions.iter().rfind(|version| is_own(version.write));
+        let last_written = last_written.filter(|version| set_back.is_none_or(|back| version.write.at > back));
         let unmanaged = now.is_some_and(|version| annotation(&version.write.object, RECONCILE) == DISABLED);
         unmanaged
             || [now, last_written]

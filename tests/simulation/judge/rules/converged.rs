@@ -242,7 +242,7 @@ fn missing_object(world: &World<'_>, timeline: &SyncTimeline<'_>, sync: &SyncRes
             .iter()
             .any(|problem| object.has_display_name(&problem.object))
             || keys.any(|key| is_named(&format!("Namespace {}", key.namespace)));
-        !excused && !object.is_unmanaged() && !was_applied(member, object, world.history.ended)
+        !excused && !object.is_unmanaged() && !was_applied(member, None, object, world.history.ended)
     })?;
     Some(format!(
         "{} was not applied, although another object failed",

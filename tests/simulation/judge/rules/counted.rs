@@ -1,74 +1,60 @@
 //! Deletions are counted before they are sent.
 
-use jiff::{SignedDuration, Timestamp};
+use std::collections::BTreeSet;
+
+use jiff::Timestamp;
 use starling_api::{DeletionGrant, SyncResource};
 
-use super::deletions::{had_begun, is_being_deleted, is_recreation};
-use super::targets::attempt_limit;
-use crate::judge::history::{Verb, Write};
-use crate::judge::hub::{Track, Version, earlier, span};
-use crate::judge::member::{owner, uid};
+use super::deletion::{Deletion, deletions};
+use crate::judge::hub::{Track, Version, earlier};
 use crate::judge::violation::{Rule, Violation};
-use crate::judge::world::{SyncTimeline, World};
+use crate::judge::world::World;
 
 /// The target of the grant of a Sync that is being deleted.
-const DELETION: &str = "deletion";
+pub(super) const DELETION: &str = "deletion";
 
 /// Starling deletes an object of a Sync only under a grant in the status of that Sync: a number of objects, for the
 /// deletion of the Sync or for a target of it, and no more objects than that since the grant was written.
 ///
 /// A grant that was replaced or ended still counts for the requests of an attempt that was under way.
 pub(super) fn deletions_are_counted(world: &World<'_>) -> Vec<Violation> {
-    let mut found = Vec::new();
-    for (&cluster, members) in &world.members {
-        for member in members {
-            let deletes = member.own_writes.iter().map(|own| own.write);
-            let deletes: Vec<&Write> = deletes
-                .filter(|write| write.verb != Verb::Write && !had_begun(member, write))
-                .filter(|write| !is_recreation(member, write))
-                .collect();
-            for write in &deletes {
-                let Some(of) = world.owner(owner(&write.object)) else {
-                    continue;
-                };
-                let timelines = world.timelines(of, cluster);
-                if timelines
-                    .iter()
-                    .any(|timeline| is_granted(world, timeline, write, &deletes))
-                {
-                    continue;
-                }
-                found.push(Violation {
-                    rule: Rule::Uncounted,
-                    at: write.at,
-                    cluster: Some(cluster.to_owned()),
-                    message: format!("{} was deleted, and not counted before", write.key()),
-                });
-            }
-        }
-    }
-    found
+    let all: Vec<Deletion<'_>> = counting(world);
+    let uncounted = all.iter().filter(|deletion| deletion.owner().is_some());
+    let uncounted = uncounted.filter(|deletion| grants(deletion, &all).next().is_none());
+    uncounted
+        .map(|deletion| deletion.violation(Rule::Uncounted, "and not counted before"))
+        .collect()
 }
 
-fn is_granted(world: &World<'_>, timeline: &SyncTimeline<'_>, write: &Write, deletes: &[&Write]) -> bool {
-    let timeouts = timeline.target_at(write.at);
-    let timeout = timeouts.map_or(SignedDuration::ZERO, |target| {
-        span(target.desired.template.timeout)
+/// Returns the deletions that count: all but those of objects that are made anew.
+pub(super) fn counting<'d>(world: &'d World<'_>) -> Vec<Deletion<'d>> {
+    let mut all = deletions(world);
+    all.retain(|deletion| !deletion.is_recreation());
+    all
+}
+
+/// Returns when the grants were written under which an object may have been deleted.
+pub(super) fn grants<'g>(
+    deletion: &'g Deletion<'g>,
+    all: &'g [Deletion<'g>],
+) -> impl Iterator<Item = Timestamp> + 'g {
+    let from = earlier(deletion.at(), deletion.limit());
+    let ends = deletion.is_end();
+    let timelines = deletion.timelines().into_iter();
+    let versions = timelines.flat_map(move |timeline| {
+        let during = timeline.track.during(from, deletion.at());
+        during.map(move |version| (timeline.track, version))
     });
-    let from = earlier(write.at, attempt_limit(world, timeout));
-    let ends = is_being_deleted(timeline, write);
-    timeline.track.during(from, write.at).any(|version| {
-        let Some(grant) = grant(version) else {
-            return false;
-        };
-        let since = since(timeline.track, version, grant);
-        let counted = deletes.iter().filter(|other| {
-            owner(&other.object) == owner(&write.object) && other.at >= since && other.at <= write.at
+    versions.filter_map(move |(track, version)| {
+        let grant = grant(version)?;
+        let since = since(track, version, grant);
+        let counted = all.iter().filter(|other| {
+            let same = other.cluster == deletion.cluster && other.label == deletion.label;
+            same && other.at() >= since && other.at() <= deletion.at()
         });
-        let mut objects: Vec<&str> = counted.map(|other| uid(&other.object)).collect();
-        objects.sort_unstable();
-        objects.dedup();
-        (grant.target == DELETION) == ends && objects.len() <= grant.objects as usize
+        let objects: BTreeSet<&str> = counted.map(Deletion::uid).collect();
+        let is_granted = (grant.target == DELETION) == ends && objects.len() <= grant.objects as usize;
+        is_granted.then_some(since)
     })
 }
 

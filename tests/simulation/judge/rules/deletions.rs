@@ -1,14 +1,9 @@
 //! I6: absence is not a reason to delete.
 
-use std::collections::BTreeMap;
-
 use jiff::{SignedDuration, Timestamp};
-use kube::ResourceExt;
-use starling_api::SyncResource;
-use starling_api::{
-    APPROVE_DELETIONS, DISABLED, DeletionPolicy, FIELD_MANAGER, GROUP_MANAGER, PRUNE, RECONCILE,
-};
+use starling_api::{DISABLED, DeletionPolicy, FIELD_MANAGER, GROUP_MANAGER, PRUNE, RECONCILE, SyncResource};
 
+use super::deletion::{Deletion, deletions};
 use super::targets::{attempt_limit, is_current, targets};
 use crate::judge::history::{Key, Verb, Write};
 use crate::judge::hub::{Id, Version, after, earlier, span};
@@ -16,10 +11,7 @@ use crate::judge::member::{Member, is_own, owner, uid};
 use crate::judge::render::annotation;
 use crate::judge::targets::Target;
 use crate::judge::violation::{Rule, Violation};
-use crate::judge::world::{Owner, SyncTimeline, World};
-
-/// Fewer objects than this may be pruned without an approval.
-const APPROVAL_MINIMUM: usize = 10;
+use crate::judge::world::{SyncTimeline, World};
 
 /// Identifies the controller's deletions on the management cluster. They have no field manager, and the controller's
 /// client has no user agent; a test that acts as an operator has to set one.
@@ -32,63 +24,23 @@ const AGENTS: [&str; 3] = [FIELD_MANAGER, GROUP_MANAGER, ""];
 /// - no annotation asks to keep it, and if it is pruned, `pruneGrace` has passed;
 /// - there is a reason: a target of the owner's Sync that may be in progress does not render it, prunes, and renders
 ///   something or may be empty; or renders it, may recreate it, and does; or the Sync is being deleted with
-///   `deletionPolicy: Delete`;
-/// - no other Sync of the group on that cluster renders a pruned object; and without an approval it is no Namespace,
-///   CustomResourceDefinition, PersistentVolume or PersistentVolumeClaim, and not ten or more objects and more than
-///   half of the inventory at once.
+///   `deletionPolicy: Delete`.
+///
+/// [`approvals`](super::approvals) checks what needs an approval, and [`hand_over`](super::hand_over) whether another
+/// Sync has the object.
 ///
 /// Starling deletes a Sync of a group only if its cluster was not selected, its entry not in the group, or the group
 /// being deleted, as far as the controller could know: an empty list is none of these.
 pub(super) fn deletions_have_a_reason(world: &World<'_>) -> Vec<Violation> {
-    let mut found = Vec::new();
-    for (&cluster, members) in &world.members {
-        for member in members {
-            deletions_of(world, cluster, member, &mut found);
-        }
-    }
+    let all = deletions(world);
+    let wrong = all.iter().filter_map(|deletion| {
+        let message = has_reason(deletion).err()?;
+        Some(deletion.violation(Rule::Deletion, format!("although {message}")))
+    });
     let timelines = world.syncs.iter();
-    found.extend(timelines.flat_map(|timeline| deleted_syncs(world, timeline)));
-    found
-}
-
-/// The prunes of one target: how many, of how many objects, and since when.
-type Prunes = BTreeMap<(String, usize), Vec<Pruned>>;
-
-/// One pruned object.
-struct Pruned {
-    at: Timestamp,
-    /// Number of objects in the inventory before.
-    of: usize,
-    approved: bool,
-}
-
-fn deletions_of(world: &World<'_>, cluster: &str, member: &Member<'_>, found: &mut Vec<Violation>) {
-    let mut violation = |at, message| {
-        found.push(Violation {
-            rule: Rule::Deletion,
-            at,
-            cluster: Some(cluster.to_owned()),
-            message,
-        });
-    };
-    let mut prunes = Prunes::new();
-    let deletes = member.own_writes.iter().map(|own| own.write);
-    for write in deletes.filter(|write| write.verb != Verb::Write && !had_begun(member, write)) {
-        if let Err(message) = has_reason(world, cluster, member, write, &mut prunes) {
-            violation(write.at, format!("{} was deleted: {message}", write.key()));
-        }
-    }
-    for pruned in prunes.values() {
-        let (count, of) = (
-            pruned.len(),
-            pruned.iter().map(|one| one.of).max().unwrap_or_default(),
-        );
-        if count < APPROVAL_MINIMUM || count * 2 <= of || pruned.iter().all(|one| one.approved) {
-            continue;
-        }
-        let message = format!("{count} of {of} objects were pruned without an approval");
-        violation(pruned[0].at, message);
-    }
+    wrong
+        .chain(timelines.flat_map(|timeline| deleted_syncs(world, timeline)))
+        .collect()
 }
 
 /// Whether the deletion had begun before, so that this write only completes it.
@@ -103,36 +55,35 @@ pub(super) fn had_begun(member: &Member<'_>, write: &Write) -> bool {
             .is_some_and(|before| before.write.verb == Verb::DeleteBegins)
 }
 
-fn has_reason(
-    world: &World<'_>,
-    cluster: &str,
-    member: &Member<'_>,
-    write: &Write,
-    prunes: &mut Prunes,
-) -> Result<(), String> {
-    let (key, live) = (write.key(), &write.object);
+fn has_reason(deletion: &Deletion<'_>) -> Result<(), &'static str> {
+    let Deletion {
+        world,
+        cluster,
+        member,
+        write,
+        ..
+    } = deletion;
+    let (key, live) = (deletion.key(), &write.object);
     let inventories = member.inventories(write.at);
     let listed = inventories.iter().find(|(of, listed, listed_uid)| {
         let claimed = listed_uid.is_empty() && owner(live) == of;
         *listed == key && (listed_uid == uid(live) || claimed)
     });
     let Some((label, _, _)) = listed else {
-        return Err("no inventory lists it with its UID".into());
+        return Err("no inventory lists it with its UID");
     };
     if annotation(live, PRUNE) == DISABLED || annotation(live, RECONCILE) == DISABLED {
-        return Err("its annotation asks to keep it".into());
+        return Err("its annotation asks to keep it");
     }
     let Some(owner) = world.owner(label) else {
-        return Err("its inventory belongs to no Sync".into());
+        return Err("its inventory belongs to no Sync");
     };
     let timelines = world.timelines(owner, cluster);
     if timelines.iter().any(|timeline| is_being_deleted(timeline, write)) {
         return Ok(());
     }
-    let targets = targets(world, owner, cluster);
-    let current = targets
-        .into_iter()
-        .filter(|target| is_current(world, target, write));
+    let targets = targets(world, owner, cluster).into_iter();
+    let current = targets.filter(|target| is_current(world, target, write));
     let current: Vec<&Target> = current.filter(|target| target.at <= write.at).collect();
     if current
         .iter()
@@ -143,47 +94,12 @@ fn has_reason(
     let without = current.iter().filter(|target| target.renders(&key).is_none());
     let mut without = without.filter(|target| may_prune(target)).peekable();
     if without.peek().is_none() {
-        return Err("no target with pruning renders a set without it".into());
+        return Err("no target with pruning renders a set without it");
     }
-    let Some(target) = without.find(|target| is_after_grace(target, write.at)) else {
-        return Err("its grace before the prune had not ended".into());
-    };
-    if let Some(sibling) = sibling_with(world, cluster, owner, &key, write) {
-        return Err(format!("{} renders it, of the same group", sibling.id.name));
-    }
-    let approved = timelines
-        .iter()
-        .any(|timeline| is_approved(world, timeline, write));
-    if takes_others_along(&key) && !approved {
-        return Err("its deletion deletes other objects, without an approval".into());
-    }
-    let pruned = prunes.entry((label.clone(), target.index)).or_default();
-    pruned.push(Pruned {
-        at: write.at,
-        of: inventories.iter().filter(|(of, ..)| of == label).count(),
-        approved,
-    });
-    Ok(())
-}
-
-/// Returns another Sync of the group on the same cluster that renders the object, for long enough to be known.
-fn sibling_with<'w>(
-    world: &'w World<'_>,
-    cluster: &str,
-    owner: &Owner,
-    key: &Key,
-    write: &Write,
-) -> Option<&'w SyncTimeline<'w>> {
-    let group = world.timelines(owner, cluster).first()?.owner_group()?;
-    let renders = |timeline: &SyncTimeline<'_>, at| {
-        let target = timeline.target_at(at);
-        target.is_some_and(|target| target.renders(key).is_some())
-    };
-    world.syncs.iter().find(|timeline| {
-        let other = timeline.owner != *owner && timeline.owner_group() == Some(group);
-        let known = earlier(write.at, world.history.lag);
-        other && timeline.cluster == cluster && renders(timeline, known) && renders(timeline, write.at)
-    })
+    let in_time = without.any(|target| is_after_grace(target, write.at));
+    in_time
+        .then_some(())
+        .ok_or("its grace before the prune had not ended")
 }
 
 /// Whether the grace before a prune is over: since the target is the one of its Sync, at the earliest.
@@ -234,23 +150,6 @@ pub(super) fn is_being_deleted(timeline: &SyncTimeline<'_>, write: &Write) -> bo
     })
 }
 
-fn is_approved(world: &World<'_>, timeline: &SyncTimeline<'_>, write: &Write) -> bool {
-    let group = timeline.owner_group().and_then(|(namespace, name)| {
-        let track = world.hub.groups.get(&Id::new(namespace, name))?;
-        track.at(write.at)
-    });
-    let sync = timeline
-        .track
-        .at(write.at)
-        .map(|version| version.object.annotations());
-    let group = group.map(|version| version.object.annotations());
-    [sync, group].into_iter().flatten().any(|annotations| {
-        annotations
-            .get(APPROVE_DELETIONS)
-            .is_some_and(|digest| !digest.is_empty())
-    })
-}
-
 /// Returns the writes with which the controller began to delete a Sync.
 pub(super) fn begun_by_us<'t>(
     timeline: &'t SyncTimeline<'_>,
@@ -280,16 +179,12 @@ fn deleted_syncs(world: &World<'_>, timeline: &SyncTimeline<'_>) -> Vec<Violatio
     begun.map(violation).collect()
 }
 
-/// Whether the deletion of an object deletes others.
-pub(super) fn takes_others_along(key: &Key) -> bool {
-    matches!(
-        key.kind.as_str(),
-        "Namespace" | "CustomResourceDefinition" | "PersistentVolume" | "PersistentVolumeClaim"
-    )
-}
-
 /// Whether the cluster or the entry was not in the group at some moment within the lag, or the group was being deleted.
-fn was_deselected(world: &World<'_>, timeline: &SyncTimeline<'_>, version: &Version<SyncResource>) -> bool {
+pub(super) fn was_deselected(
+    world: &World<'_>,
+    timeline: &SyncTimeline<'_>,
+    version: &Version<SyncResource>,
+) -> bool {
     let Some((namespace, name)) = timeline.owner_group() else {
         return true;
     };

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
+use starling_api::conditions::{self, MEMBERSHIP_HELD};
 use starling_api::{
     ActionType, IntOrPercent, OnFailure, RolloutAction, RolloutDirection, RolloutStatus, Stage, SyncGroup,
     SyncGroupStatus,
@@ -19,7 +20,10 @@ use crate::judge::world::{SyncTimeline, World};
 /// `maxFailures` allows, of the group or of a stage that has not passed. In a stage that has not opened, only the last
 /// known good release is admitted, on clusters that never had another one ([`stages`](super::stages) checks when a
 /// stage may open). Nothing is admitted while an operator has paused or aborted the rollout, nor on a skipped cluster.
-/// A failed target is admitted again only if an operator requests it, in a slot, whatever has failed.
+/// A failed target is admitted again only if an operator requests it after the last admission, for this cluster and
+/// stage, once, in a slot, whatever has failed. Nothing is admitted while the group is suspended, or reports that too
+/// many clusters left at once; what was done before and is admitted again changes nothing, and waits for that all the
+/// same.
 ///
 /// Evidence: the specs and statuses of the group's Syncs in the order in which the management cluster committed them. A
 /// cluster is in flight from the write that admits it until its Sync reports it as done or failed, or until
@@ -68,7 +72,7 @@ pub(super) struct Moment<'m> {
 }
 
 impl<'m> Moment<'m> {
-    fn new(
+    pub(super) fn new(
         world: &'m World<'_>,
         id: &'m Id,
         track: &'m Track<SyncGroup>,
@@ -111,10 +115,10 @@ impl<'m> Moment<'m> {
 
     fn violations(&self) -> Vec<Violation> {
         let is_again = self.is_again();
+        let mut found: Vec<Violation> = self.forbidden_by_operator().into_iter().collect();
         if is_again && self.changes_nothing() {
-            return Vec::new();
+            return found;
         }
-        let mut found = Vec::new();
         let others: Vec<&str> = self
             .selected
             .iter()
@@ -137,8 +141,49 @@ impl<'m> Moment<'m> {
             found.extend(self.failure_limit_exceeded());
             found.extend(self.stage_is_closed());
         }
-        found.extend(self.forbidden_by_operator());
         found
+    }
+
+    /// Returns why an entry must not be removed from the cluster, as if its removal was a start; if another removal has
+    /// begun on the cluster, it has its slot.
+    pub(super) fn refuses_removal(&self, has_begun: bool) -> Option<&'static str> {
+        if let Some(violation) = self.forbidden_by_operator() {
+            return Some(match violation.rule {
+                Rule::Skipped => "although its cluster was skipped",
+                _ => "while nothing was to start",
+            });
+        }
+        if self.is_before_its_stage() {
+            return Some("before its stage had opened");
+        }
+        if self.failure_limit_exceeded().is_some() {
+            return Some("after the release had failed on too many clusters");
+        }
+        let is_other = |cluster: &&str| *cluster != self.timeline.cluster;
+        let others = self.selected.iter().copied().filter(is_other);
+        let others: Vec<&str> = others.filter(|cluster| self.is_in_flight(cluster)).collect();
+        let limit = |group: &SyncGroup| group.spec.rollout_strategy.max_concurrency;
+        let is_full = others.len() >= self.widest(limit, up).max(1) || self.stage_is_full(&others).is_some();
+        (is_full && !has_begun).then_some("without a slot")
+    }
+
+    /// Whether the stage of the cluster had not opened for the rollout.
+    pub(super) fn is_before_its_stage(&self) -> bool {
+        let open = self.rollout().zip(self.staged()).is_none_or(|(rollout, group)| {
+            let stages = group.spec.rollout_strategy.stages.len();
+            let is_open = |place: usize| {
+                let stage = rollout.stages.get(place);
+                stage.is_some_and(|stage| !stage.start_time.is_empty() || !stage.pass_time.is_empty())
+            };
+            let mut places = (0..=stages).filter(|place| self.ever_in(group, &self.timeline.cluster, *place));
+            let is_gone = self
+                .world
+                .hub
+                .cluster(&self.timeline.cluster)
+                .is_none_or(|track| track.during(self.from, self.target.at).next().is_none());
+            is_gone || rollout.direction == RolloutDirection::BackAtOnce || places.any(is_open)
+        });
+        !open
     }
 
     /// Returns the rollout of the admission in the group's status.
@@ -174,13 +219,60 @@ impl<'m> Moment<'m> {
         let asked = actions.any(|action| {
             action.object.spec.action == ActionType::Retry
                 && action.may_be_known(self.from, self.target.index)
+                && self.is_request(action)
         });
-        let message = "admitted to the same target again, without a request";
-        (!asked).then(|| self.violation(Rule::NotAdmitted, message.to_owned()))
+        if !asked {
+            let message = "admitted to the same target again, without a request";
+            return Some(self.violation(Rule::NotAdmitted, message.to_owned()));
+        }
+        let targets = self.targets(&self.timeline.cluster);
+        let has_failed = targets.iter().any(|(_, target)| {
+            let failed = self.is_before(target.failed) || self.may_be_late(&targets, target);
+            target.release == self.target.release && failed
+        });
+        let message = "admitted again on request, although it had not failed";
+        (!has_failed).then(|| self.violation(Rule::NotAdmitted, message.to_owned()))
+    }
+
+    /// Whether a request to retry is for this cluster and stage, and not answered yet: it was made after the last
+    /// admission, as far as whole seconds tell. After a jump of the clock the times cannot be compared.
+    fn is_request(&self, action: &ActionSpan<'_, RolloutAction>) -> bool {
+        let spec = &action.object.spec;
+        let stage = self.staged().and_then(|group| {
+            let place = self.always_in(group, &self.timeline.cluster)?;
+            let stages = &group.spec.rollout_strategy.stages;
+            Some(stages.get(place).map_or("*", |stage| &stage.name))
+        });
+        let of_cluster = spec
+            .cluster
+            .as_ref()
+            .is_none_or(|of| *of == self.timeline.cluster);
+        let of_stage = spec
+            .stage
+            .as_deref()
+            .is_none_or(|of| stage.is_none_or(|stage| stage == of));
+        let before = self.timeline.target_before(self.target.index);
+        let is_newer = before.is_none_or(|before| {
+            let (shown, _) = self.world.history.clock.shown(before.at, before.at);
+            let has_jumped = shown != before.at || !self.world.history.clock.0.is_empty();
+            has_jumped || before.decided.duration_since(action.created.0) < SignedDuration::from_secs(1)
+        });
+        of_cluster && of_stage && is_newer
     }
 
     fn forbidden_by_operator(&self) -> Option<Violation> {
         let (from, to) = (self.from, self.target.at);
+        let groups = self.world.hub.groups.get(self.id);
+        if groups.is_some_and(|groups| groups.always(from, to, |group| group.spec.suspend)) {
+            return Some(self.violation(
+                Rule::Suspended,
+                "admitted while the group was suspended".to_owned(),
+            ));
+        }
+        if groups.is_some_and(|groups| groups.always(from, to, is_membership_held)) {
+            let message = "admitted while too many clusters had left at once".to_owned();
+            return Some(self.violation(Rule::Suspended, message));
+        }
         if is_paused(&self.actions, from, to) {
             return Some(self.violation(Rule::Paused, "admitted while the rollout was paused".to_owned()));
         }
@@ -296,7 +388,7 @@ impl<'m> Moment<'m> {
 
     /// Whether it must have been known that the release failed on a cluster.
     fn has_failed(&self, cluster: &str) -> bool {
-        let targets = self.targets(cluster);
+        let targets = self.rolled_targets(cluster);
         let is_of_rollout = |target: &Target| target.is_admission && target.release == self.rolled();
         self.can_be_worked_on(cluster)
             && !targets.is_empty()
@@ -405,6 +497,13 @@ impl<'m> Moment<'m> {
             message,
         }
     }
+}
+
+/// Whether a group reports that too many clusters left at once.
+fn is_membership_held(group: &SyncGroup) -> bool {
+    let status = group.status.as_ref();
+    let held = status.and_then(|status| conditions::find(&status.conditions, MEMBERSHIP_HELD));
+    held.is_some_and(|condition| condition.status == "True")
 }
 
 fn up(limit: IntOrPercent, of: usize) -> usize {

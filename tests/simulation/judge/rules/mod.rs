@@ -1,13 +1,18 @@
 //! The rules. Each is one function, and its comment defines the evidence.
 
+mod approvals;
+mod budget;
 mod claims;
 mod completion;
 mod converged;
 mod counted;
+mod deletion;
 mod deletions;
+mod hand_over;
 mod idle_writes;
 mod inventory;
 mod limits;
+mod order;
 mod reasons;
 mod removals;
 mod rollbacks;
@@ -15,6 +20,8 @@ mod slots;
 mod stages;
 mod suspended;
 mod targets;
+mod unplanned;
+mod windows;
 
 use super::violation::Violation;
 use super::world::World;
@@ -23,7 +30,7 @@ use super::world::World;
 type Check = fn(&World<'_>) -> Vec<Violation>;
 
 /// All rules.
-pub(crate) const ALL: [Check; 21] = [
+pub(crate) const ALL: [Check; 26] = [
     claims::claims_are_true,
     claims::health_is_of_the_applied_target,
     claims::groups_report_their_clusters,
@@ -40,7 +47,12 @@ pub(crate) const ALL: [Check; 21] = [
     deletions::deletions_have_a_reason,
     counted::deletions_are_counted,
     removals::removals_wait,
-    removals::objects_go_in_order,
+    order::objects_go_in_order,
+    unplanned::removals_are_planned,
+    unplanned::removals_are_read_live,
+    approvals::deletions_are_approved,
+    budget::budgets_hold,
+    hand_over::objects_are_handed_over,
     reasons::waits_are_explained,
     suspended::nothing_is_written_while_suspended,
     suspended::nothing_is_written_after_a_restore,

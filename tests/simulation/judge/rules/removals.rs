@@ -1,18 +1,19 @@
-//! Removals: what a group has to wait for before it deletes a Sync, and in which order the objects of a Sync go.
+//! Removals: what a group has to wait for before it deletes a Sync.
 
 use std::collections::BTreeSet;
 
-use jiff::Timestamp;
-use starling_api::{APPROVE_MEMBERSHIP, DeletionPolicy, SyncGroup, SyncResource};
-use starling_core::object::{DeletionStep, ObjectId};
+use jiff::{SignedDuration, Timestamp};
+use starling_api::{DeletionPolicy, EntryRevision, SyncGroup, SyncResource};
 
-use super::deletions::{begun_by_us, had_begun, is_being_deleted, takes_others_along};
+use super::approvals::{may_leave, may_remove_entries};
+use super::deletions::begun_by_us;
+use super::limits::Moment;
 use super::suspended::is_set_back;
-use super::targets::attempt_limit;
+use super::windows::is_closed;
 use crate::judge::actions::{actions, is_paused};
-use crate::judge::history::{Key, Verb, Write};
-use crate::judge::hub::{Id, Track, Version, after, earlier, span};
-use crate::judge::member::{Member, is_own, owner, uid};
+use crate::judge::history::{History, Verb};
+use crate::judge::hub::{Id, Track, Version, after, earlier, is_reachable, span, stage_of};
+use crate::judge::targets::Target;
 use crate::judge::violation::{Rule, Violation};
 use crate::judge::world::{SyncTimeline, World};
 
@@ -20,9 +21,14 @@ use crate::judge::world::{SyncTimeline, World};
 ///
 /// - the group is suspended, or reports that the management cluster was set back, or, unless the group is being
 ///   deleted, an operator paused its rollout;
+/// - the objects are deleted, and: no window of the cluster is open; or, unless the group is being deleted, the stage of
+///   the cluster has not opened; or as many other clusters as `maxConcurrency` are in flight or losing theirs;
+/// - the group is being deleted with its objects, and an earlier stage has Syncs;
 /// - the cluster is not selected, and: the Sync is suspended; or the cluster was selected within `unselectedGrace`; or
-///   more than `maxUnselected` clusters are not selected, without an approval; or its objects are deleted, and as many
-///   other clusters as `maxConcurrency` are losing theirs.
+///   more than `maxUnselected` clusters are not selected, without an approval;
+/// - the cluster is selected, and its entry was removed, and: an entry of the release is not done there; or the release
+///   has failed on more clusters than `maxFailures` allows; or an automatic rollback lacks the entry, without an
+///   approval.
 pub(super) fn removals_wait(world: &World<'_>) -> Vec<Violation> {
     let mut found = Vec::new();
     for timeline in &world.syncs {
@@ -66,14 +72,21 @@ impl Removal<'_, '_> {
         let at = self.version.at;
         let group = &self.groups.at(at)?.object;
         let known = self.known();
-        if self.groups.always(known, at, |group| group.spec.suspend) {
+        let is_deleted = group.metadata.deletion_timestamp.is_some();
+        // A group that is not being deleted is read just before.
+        let read = if is_deleted {
+            known
+        } else {
+            earlier(at, self.world.history.live)
+        };
+        if self.groups.always(read, at, |group| group.spec.suspend) {
             return Some("while its group was suspended");
         }
         if self.groups.always(known, at, is_set_back) {
             return Some("after a restore of the management cluster");
         }
-        if group.metadata.deletion_timestamp.is_some() {
-            return None;
+        if is_deleted {
+            return self.refused_with_its_group(group);
         }
         let rollout = group.status.as_ref().and_then(|status| status.rollout.as_ref());
         let rollout = rollout.map(|rollout| actions(self.world.hub, self.id, rollout.id));
@@ -81,8 +94,29 @@ impl Removal<'_, '_> {
             return Some("while the rollout was paused");
         }
         if self.is_selected(&self.timeline.cluster, at) {
+            return self.refused_as_entry();
+        }
+        self.refused_as_unselected(group)
+    }
+
+    fn refused_with_its_group(&self, group: &SyncGroup) -> Option<&'static str> {
+        if group.spec.deletion_policy == DeletionPolicy::Orphan {
             return None;
         }
+        if self.is_window_closed() {
+            return Some("outside the windows of its cluster");
+        }
+        if self.has_earlier_stage(group) {
+            return Some("before the clusters of an earlier stage were done");
+        }
+        let deadline = span(group.spec.rollout_strategy.progress_deadline);
+        let losing = self.losing(deadline, |_| true);
+        let clusters = self.clusters_with_syncs().len();
+        (losing.len() >= self.slots(group, clusters)).then_some("without a slot")
+    }
+
+    fn refused_as_unselected(&self, group: &SyncGroup) -> Option<&'static str> {
+        let (at, known) = (self.version.at, self.known());
         let track = self.timeline.track;
         if track.always(known, earlier_moment(at), |sync| sync.spec.template.suspend) {
             return Some("although it was suspended");
@@ -93,14 +127,143 @@ impl Removal<'_, '_> {
         if self.too_many_left(group) {
             return Some("although too many clusters had left at once, without an approval");
         }
-        let deletes = group.spec.when_unselected == DeletionPolicy::Delete;
-        (deletes && self.no_slot(group)).then_some("without a slot")
+        if group.spec.when_unselected == DeletionPolicy::Orphan {
+            return None;
+        }
+        if self.is_window_closed() {
+            return Some("outside the windows of its cluster");
+        }
+        let target = self.as_target()?;
+        let moment = Moment::new(self.world, self.id, self.groups, self.timeline, &target);
+        if !moment.selected.is_empty() && moment.is_before_its_stage() {
+            return Some("before its stage had opened");
+        }
+        self.no_slot(group, &moment).then_some("without a slot")
+    }
+
+    /// The removal of an entry is a part of the release: it waits for what a start on the cluster waits for.
+    fn refused_as_entry(&self) -> Option<&'static str> {
+        let target = self.as_target()?;
+        let moment = Moment::new(self.world, self.id, self.groups, self.timeline, &target);
+        let rollout = moment.rollout()?;
+        if rollout
+            .revisions
+            .iter()
+            .any(|rolled| self.timeline.is_of(&rolled.sync))
+        {
+            return None;
+        }
+        if rollout.automatic && !self.is_approved_after(&rollout.start_time) {
+            return Some("by an automatic rollback, without an approval");
+        }
+        if self.is_window_closed() {
+            return Some("outside the windows of its cluster");
+        }
+        let is_done = |rolled: &EntryRevision| {
+            let mut timelines = self.world.group_timelines(self.id, &self.timeline.cluster);
+            timelines.any(|timeline| {
+                let mut targets = timeline.targets.iter();
+                let is_of = timeline.is_of(&rolled.sync);
+                is_of
+                    && targets.any(|target| {
+                        let done = target.done.is_some_and(|(_, index)| index < self.version.index);
+                        done && target.desired.revision == rolled.revision
+                    })
+            })
+        };
+        if !rollout.revisions.iter().all(is_done) {
+            return Some("before the entries of the release were done on its cluster");
+        }
+        let has_begun = self
+            .world
+            .group_timelines(self.id, &self.timeline.cluster)
+            .any(|timeline| {
+                let sync = timeline.track.before(self.version.index);
+                sync.is_some_and(|sync| sync.object.metadata.deletion_timestamp.is_some())
+            });
+        moment.refuses_removal(has_begun)
+    }
+
+    /// Returns the removal as a target of the release, so that it can be judged as a start.
+    fn as_target(&self) -> Option<Target> {
+        let last = self.timeline.target_before(self.version.index)?;
+        let group = self.groups.before(self.version.index)?;
+        let status = group.object.status.as_ref()?;
+        let rollout = status.rollout.as_ref()?;
+        Some(Target {
+            at: self.version.at,
+            index: self.version.index,
+            decided: self.version.at,
+            recorded: self.version.at,
+            is_admission: false,
+            release: rollout.release.clone(),
+            rollout: rollout.id,
+            desired: last.desired.clone(),
+            objects: None,
+            until: None,
+            done: None,
+            failed: None,
+        })
+    }
+
+    fn is_approved_after(&self, start: &str) -> bool {
+        let start: Timestamp = start.parse().unwrap_or(Timestamp::MIN);
+        let since = self.world.history.clock.when(start, self.version.at);
+        may_remove_entries(self.world, self.id, since, self.version.at)
+    }
+
+    /// Whether no window of the cluster was open at any moment at which the removal may have been decided.
+    fn is_window_closed(&self) -> bool {
+        let at = self.version.at;
+        let from = earlier(at, self.world.history.live);
+        let cluster = self.world.hub.cluster(&self.timeline.cluster);
+        let Some(cluster) = cluster.and_then(|track| track.at(at)) else {
+            return false;
+        };
+        let (first, last) = self.world.history.clock.shown(from, at);
+        let mut groups = self.groups.during(from, at);
+        groups.all(|group| {
+            let windows = &group.object.spec.rollout_strategy.windows;
+            is_closed(windows, &cluster.object, first, last)
+        })
+    }
+
+    /// Whether a cluster of an earlier stage has a Sync whose deletion has not begun, as far as the stages are known.
+    fn has_earlier_stage(&self, group: &SyncGroup) -> bool {
+        let from = self.known();
+        let stages = &group.spec.rollout_strategy.stages;
+        let stage = |cluster: &str| {
+            let mut versions = self.world.hub.cluster(cluster)?.during(from, self.version.at);
+            let first = stage_of(stages, &versions.next()?.object);
+            let is_same = versions.all(|version| stage_of(stages, &version.object) == first);
+            is_same.then_some(first)
+        };
+        let Some(own) = stage(&self.timeline.cluster) else {
+            return false;
+        };
+        self.world.syncs.iter().any(|timeline| {
+            let of_group = timeline.owner_group() == Some((&self.id.namespace, &self.id.name));
+            let stays = timeline.track.always(from, self.version.at, |sync| {
+                sync.metadata.deletion_timestamp.is_none()
+            });
+            of_group && stays && stage(&timeline.cluster).is_some_and(|stage| stage < own)
+        })
+    }
+
+    /// Returns the clusters on which the group has a Sync.
+    fn clusters_with_syncs(&self) -> BTreeSet<&str> {
+        let syncs = self.world.syncs.iter();
+        let of_group = syncs.filter(|timeline| {
+            let is_of_group = timeline.owner_group() == Some((&self.id.namespace, &self.id.name));
+            is_of_group && timeline.track.before(self.version.index).is_some()
+        });
+        of_group.map(|timeline| timeline.cluster.as_str()).collect()
     }
 
     /// The time before which every write was known when the deletion was sent.
     fn known(&self) -> Timestamp {
-        let timeout = span(self.version.object.spec.template.timeout);
-        earlier(self.version.at, attempt_limit(self.world, timeout))
+        let History { lag, live, .. } = self.world.history;
+        earlier(earlier(self.version.at, *lag), *live)
     }
 
     fn is_selected(&self, cluster: &str, at: Timestamp) -> bool {
@@ -149,111 +312,84 @@ impl Removal<'_, '_> {
         let lost = previous
             .iter()
             .filter(|cluster| !self.is_selected(cluster, at) && was_lost(cluster));
+        let lost: BTreeSet<&str> = lost.copied().collect();
         let allowed = group.spec.max_unselected.of_rounded_down(previous.len()).max(1);
-        let approved = group.metadata.annotations.as_ref();
-        lost.count() > allowed && !approved.is_some_and(|all| all.contains_key(APPROVE_MEMBERSHIP))
+        lost.len() > allowed && !may_leave(self.world, self.id, &self.timeline.cluster, self.version.index)
     }
 
-    fn no_slot(&self, group: &SyncGroup) -> bool {
+    fn no_slot(&self, group: &SyncGroup, moment: &Moment<'_>) -> bool {
         let at = self.version.at;
         let deadline = span(group.spec.rollout_strategy.progress_deadline);
-        let mut losing = BTreeSet::new();
-        for timeline in &self.world.syncs {
-            let is_other = timeline.cluster != self.timeline.cluster
-                && timeline.owner_group() == Some((&self.id.namespace, &self.id.name));
+        let is_unselected = |version: &Version<SyncResource>, cluster: &str| {
+            version.object.spec.template.deletion_policy == DeletionPolicy::Delete
+                && !self.is_selected(cluster, version.at)
+        };
+        let mut taken = BTreeSet::new();
+        for timeline in self.others() {
             let is_losing = |version: &Version<SyncResource>| {
-                version.at <= at
-                    && after(version.at, deadline) > at
-                    && version.object.spec.template.deletion_policy == DeletionPolicy::Delete
-                    && timeline.track.at(at).is_some()
-                    && !self.is_selected(&timeline.cluster, version.at)
+                self.is_under_way(timeline, version, deadline) && is_unselected(version, &timeline.cluster)
             };
-            if is_other && begun_by_us(timeline).any(is_losing) {
-                losing.insert(timeline.cluster.as_str());
+            if begun_by_us(timeline).any(is_losing) {
+                taken.insert(timeline.cluster.as_str());
             }
         }
-        let group_clusters = self.world.hub.selected(&self.id.namespace, group, at).len();
-        let clusters = group_clusters + losing.len() + 1;
-        losing.len()
-            >= group
-                .spec
-                .rollout_strategy
-                .max_concurrency
-                .of_rounded_up(clusters)
-                .max(1)
+        let losing = taken.len();
+        taken.extend(
+            moment
+                .selected
+                .iter()
+                .filter(|cluster| moment.is_in_flight(cluster)),
+        );
+        taken.remove(self.timeline.cluster.as_str());
+        let selected = self.world.hub.selected(&self.id.namespace, group, at).len();
+        taken.len() >= self.slots(group, selected.max(moment.selected.len()) + losing + 1)
+    }
+
+    /// Returns the other clusters on which the group began to delete a Sync that is still there.
+    fn losing(&self, deadline: SignedDuration, counts: impl Fn(&str) -> bool) -> BTreeSet<&str> {
+        let others = self.others().filter(|timeline| {
+            let mut begun = timeline
+                .track
+                .versions()
+                .iter()
+                .filter(|version| version.verb != Verb::Write);
+            let reachable = self.world.hub.cluster(&timeline.cluster);
+            let reachable =
+                reachable.is_some_and(|track| track.always(self.known(), self.version.at, is_reachable));
+            reachable && begun.any(|version| self.is_under_way(timeline, version, deadline))
+        });
+        others
+            .map(|timeline| timeline.cluster.as_str())
+            .filter(|cluster| counts(cluster))
+            .collect()
+    }
+
+    fn others(&self) -> impl Iterator<Item = &SyncTimeline<'_>> {
+        self.world.syncs.iter().filter(|timeline| {
+            let of_group = timeline.owner_group() == Some((&self.id.namespace, &self.id.name));
+            timeline.cluster != self.timeline.cluster && of_group
+        })
+    }
+
+    fn is_under_way(
+        &self,
+        timeline: &SyncTimeline<'_>,
+        begun: &Version<SyncResource>,
+        deadline: SignedDuration,
+    ) -> bool {
+        let at = self.version.at;
+        let (_, latest) = self.world.history.clock.shown(begun.at, at);
+        let is_gone = timeline.track.at(at).is_none();
+        begun.at <= at && after(begun.at, deadline) > latest && !is_gone
+    }
+
+    fn slots(&self, group: &SyncGroup, clusters: usize) -> usize {
+        let slots = group.spec.rollout_strategy.max_concurrency;
+        slots.of_rounded_up(clusters).max(1)
     }
 }
 
 /// The moment before a write.
 fn earlier_moment(at: Timestamp) -> Timestamp {
     earlier(at, jiff::SignedDuration::from_nanos(1))
-}
-
-/// The objects of a Sync that is deleted go step by step: none is deleted while an object of an earlier step is there.
-/// And what was there before Starling is never deleted where its deletion deletes others.
-pub(super) fn objects_go_in_order(world: &World<'_>) -> Vec<Violation> {
-    let mut found = Vec::new();
-    for (&cluster, members) in &world.members {
-        for member in members {
-            let deletes = member.own_writes.iter().map(|own| own.write);
-            for write in deletes.filter(|write| write.verb != Verb::Write && !had_begun(member, write)) {
-                let mut violation = |rule, message| {
-                    found.push(Violation {
-                        rule,
-                        at: write.at,
-                        cluster: Some(cluster.to_owned()),
-                        message: format!("{} was deleted {message}", write.key()),
-                    });
-                };
-                if takes_others_along(&write.key()) && was_there_before(member, write) {
-                    violation(Rule::Adopted, "although it was there before Starling".to_owned());
-                }
-                if let Some(earlier) = remaining_of_earlier_step(world, cluster, member, write) {
-                    violation(Rule::DeletionOrder, format!("before {earlier}"));
-                }
-            }
-        }
-    }
-    found
-}
-
-fn was_there_before(member: &Member<'_>, write: &Write) -> bool {
-    let versions = member.versions(&write.key()).iter();
-    let mut same = versions.filter(|version| uid(&version.write.object) == uid(&write.object));
-    same.next().is_some_and(|first| !is_own(first.write))
-}
-
-/// Returns an object of an earlier step of the same Sync that is still there.
-fn remaining_of_earlier_step(
-    world: &World<'_>,
-    cluster: &str,
-    member: &Member<'_>,
-    write: &Write,
-) -> Option<Key> {
-    let label = owner(&write.object);
-    let timelines = world.timelines(world.owner(label)?, cluster);
-    if !timelines.iter().any(|timeline| is_being_deleted(timeline, write)) {
-        return None;
-    }
-    let step = DeletionStep::of(&object_id(&write.key()));
-    let listed = member.inventories(earlier_moment(write.at)).into_iter();
-    let earlier = listed.filter(|(of, key, _)| of == label && DeletionStep::of(&object_id(key)) < step);
-    let mut remaining = earlier.filter(|(_, key, listed_uid)| {
-        let versions = member.versions(key);
-        let known = versions.partition_point(|version| version.write.at <= write.at);
-        versions[..known].last().is_some_and(|last| {
-            let object = &last.write.object;
-            !last.is_gone() && uid(object) == listed_uid && owner(object) == label
-        })
-    });
-    remaining.next().map(|(_, key, _)| key)
-}
-
-fn object_id(key: &Key) -> ObjectId {
-    ObjectId {
-        group: key.group.clone(),
-        kind: key.kind.clone(),
-        namespace: key.namespace.clone(),
-        name: key.name.clone(),
-    }
 }

@@ -22,6 +22,17 @@ impl<'m> Moment<'m> {
             .collect()
     }
 
+    /// Returns the targets of a cluster for the entries that the release has. The Sync of a removed entry says nothing
+    /// about the release.
+    pub(super) fn rolled_targets(&self, cluster: &str) -> Vec<(&'m SyncTimeline<'m>, &'m Target)> {
+        let rolled = self.rollout().map_or(&[][..], |rollout| &rollout.revisions);
+        let mut targets = self.targets(cluster);
+        targets.retain(|(timeline, _)| {
+            rolled.is_empty() || rolled.iter().any(|rolled| timeline.is_of(&rolled.sync))
+        });
+        targets
+    }
+
     pub(super) fn is_before(&self, when: Option<(Timestamp, usize)>) -> bool {
         when.is_some_and(|(_, index)| index < self.target.index)
     }
@@ -30,7 +41,7 @@ impl<'m> Moment<'m> {
         if !self.can_be_worked_on(cluster) {
             return false;
         }
-        let targets = self.targets(cluster);
+        let targets = self.rolled_targets(cluster);
         let reachable = self.cluster_always(cluster, is_reachable);
         let is_open = |target: &Target| {
             // Older than the release of the rollout, also if the last known good release is admitted besides.

@@ -1,98 +1,106 @@
 //! No write while suspended, or after a restore.
 
-use jiff::SignedDuration;
-use starling_api::SyncGroup;
-use starling_api::conditions::{self, RESTORE_DETECTED};
+use std::collections::BTreeMap;
 
+use jiff::{SignedDuration, Timestamp};
+use serde_json::Value;
+use starling_api::conditions::{self, RESTORE_DETECTED};
+use starling_api::{
+    DELETIONS_MANAGER, FIELD_MANAGER, GROUP_MANAGER, INSTALLATION, INVENTORY_PREFIX, SYSTEM_NAMESPACE,
+    SyncGroup,
+};
+
+use super::deletion::label_of;
 use super::targets::attempt_limit;
-use crate::judge::hub::{Id, earlier, span};
-use crate::judge::member::owner;
+use crate::judge::history::Write;
+use crate::judge::hub::{Id, after, earlier, span};
+use crate::judge::member::{Member, text};
 use crate::judge::violation::{Rule, Violation};
-use crate::judge::world::World;
+use crate::judge::world::{SyncTimeline, World};
+
+/// A write of Starling to an object of a Sync.
+struct OwnWrite<'w> {
+    world: &'w World<'w>,
+    cluster: &'w str,
+    member: &'w Member<'w>,
+    write: &'w Write,
+    label: String,
+}
+
+fn own_writes<'w>(world: &'w World<'_>) -> impl Iterator<Item = OwnWrite<'w>> {
+    let members = world.members.iter();
+    let members = members.flat_map(|(&cluster, members)| members.iter().map(move |member| (cluster, member)));
+    members.flat_map(move |(cluster, member)| {
+        member.own_writes.iter().map(move |own| OwnWrite {
+            world,
+            cluster,
+            member,
+            write: own.write,
+            label: label_of(member, own.write),
+        })
+    })
+}
+
+impl<'w> OwnWrite<'w> {
+    fn timelines(&self) -> Vec<&'w SyncTimeline<'w>> {
+        let owner = self.world.owner(&self.label);
+        owner.map_or_else(Vec::new, |owner| self.world.timelines(owner, self.cluster))
+    }
+
+    /// Returns how long an attempt may continue with what it knew when it began.
+    fn limit(&self) -> SignedDuration {
+        let timelines = self.timelines().into_iter();
+        let targets = timelines.filter_map(|timeline| timeline.target_at(self.write.at));
+        let timeout = targets.map(|target| span(target.desired.template.timeout)).max();
+        attempt_limit(self.world, timeout.unwrap_or(SignedDuration::ZERO))
+    }
+
+    fn violation(&self, rule: Rule, what: &str) -> Violation {
+        Violation {
+            rule,
+            at: self.write.at,
+            cluster: Some(self.cluster.to_owned()),
+            message: format!("{} was written {what}", self.write.key()),
+        }
+    }
+}
 
 /// Nothing is written to a member whose Cluster is suspended, or by a suspended Sync.
 ///
-/// Evidence: Starling's writes, against the spec of the Cluster, and of the Sync in the object's owner label. A running
-/// attempt is not stopped, so a suspension counts from `timeout` after the controller must have known of it.
+/// Evidence: Starling's writes, against the spec of the Cluster, and of the Sync of the object. A running attempt is not
+/// stopped, so a suspension counts from `timeout` after the controller must have known of it.
 pub(super) fn nothing_is_written_while_suspended(world: &World<'_>) -> Vec<Violation> {
-    let mut found = Vec::new();
-    for (&cluster, members) in &world.members {
-        for write in members
-            .iter()
-            .flat_map(|member| &member.own_writes)
-            .map(|own| own.write)
-        {
-            let of = world.owner(owner(&write.object));
-            let timelines = of
-                .map(|owner| world.timelines(owner, cluster))
-                .unwrap_or_default();
-            let timeouts = timelines
-                .iter()
-                .filter_map(|timeline| timeline.target_at(write.at));
-            let timeout = timeouts.map(|target| span(target.desired.template.timeout)).max();
-            let from = earlier(
-                write.at,
-                attempt_limit(world, timeout.unwrap_or(SignedDuration::ZERO)),
-            );
-            let track = world.hub.cluster(cluster);
-            let cluster_suspended =
-                track.is_some_and(|track| track.always(from, write.at, |cluster| cluster.spec.suspend));
-            let sync_suspended = timelines.iter().any(|timeline| {
-                timeline
-                    .track
-                    .always(from, write.at, |sync| sync.spec.template.suspend)
-            });
-            if cluster_suspended || sync_suspended {
-                found.push(Violation {
-                    rule: Rule::Suspended,
-                    at: write.at,
-                    cluster: Some(cluster.to_owned()),
-                    message: format!("{} was written while suspended", write.key()),
-                });
-            }
-        }
-    }
-    found
+    let suspended = own_writes(world).filter(|own| {
+        let (from, at) = (earlier(own.write.at, own.limit()), own.write.at);
+        let track = world.hub.cluster(own.cluster);
+        let by_cluster = track.is_some_and(|track| track.always(from, at, |cluster| cluster.spec.suspend));
+        let mut timelines = own.timelines().into_iter();
+        by_cluster
+            || timelines.any(|timeline| timeline.track.always(from, at, |sync| sync.spec.template.suspend))
+    });
+    suspended
+        .map(|own| own.violation(Rule::Suspended, "while suspended"))
+        .collect()
 }
 
 /// After a restore of the management cluster no object is written on a member, until a person releases it.
 ///
-/// Evidence: the condition `RestoreDetected` of the group of the Sync in the owner label. An attempt under way is not
-/// stopped.
+/// Evidence: the condition `RestoreDetected` of the group of the Sync. And whether or not anything is reported: a
+/// management cluster that was set back, and an inventory on the member with the number of a write that it does not know
+/// any more. Only a person can add the number again. An attempt under way is not stopped.
 pub(super) fn nothing_is_written_after_a_restore(world: &World<'_>) -> Vec<Violation> {
-    let mut found = Vec::new();
-    for (&cluster, members) in &world.members {
-        for write in members
-            .iter()
-            .flat_map(|member| &member.own_writes)
-            .map(|own| own.write)
-        {
-            let of = world.owner(owner(&write.object));
-            let timelines = of
-                .map(|owner| world.timelines(owner, cluster))
-                .unwrap_or_default();
-            let is_held = timelines.iter().any(|timeline| {
-                let target = timeline.target_at(write.at);
-                let timeout = target.map_or(SignedDuration::ZERO, |target| {
-                    span(target.desired.template.timeout)
-                });
-                let from = earlier(write.at, attempt_limit(world, timeout));
-                let groups = timeline
-                    .owner_group()
-                    .and_then(|(namespace, name)| world.hub.groups.get(&Id::new(namespace, name)));
-                groups.is_some_and(|groups| groups.always(from, write.at, is_set_back))
-            });
-            if is_held {
-                found.push(Violation {
-                    rule: Rule::AfterRestore,
-                    at: write.at,
-                    cluster: Some(cluster.to_owned()),
-                    message: format!("{} was written after a restore", write.key()),
-                });
-            }
-        }
-    }
-    found
+    let held = own_writes(world).filter(|own| is_reported(own) || is_unknown(own));
+    held.map(|own| own.violation(Rule::AfterRestore, "after a restore"))
+        .collect()
+}
+
+fn is_reported(own: &OwnWrite<'_>) -> bool {
+    let from = earlier(own.write.at, own.limit());
+    own.timelines().iter().any(|timeline| {
+        let groups = timeline.owner_group();
+        let groups = groups.and_then(|(namespace, name)| own.world.hub.groups.get(&Id::new(namespace, name)));
+        groups.is_some_and(|groups| groups.always(from, own.write.at, is_set_back))
+    })
 }
 
 /// Whether a group reports that the management cluster was set back.
@@ -100,4 +108,69 @@ pub(super) fn is_set_back(group: &SyncGroup) -> bool {
     let status = group.status.as_ref();
     let found = status.and_then(|status| conditions::find(&status.conditions, RESTORE_DETECTED));
     found.is_some_and(|condition| condition.status == "True")
+}
+
+/// Whether the inventory had the number of a write that the management cluster lost, and no person released it.
+fn is_unknown(own: &OwnWrite<'_>) -> bool {
+    let history = own.world.history;
+    let set_backs = history.set_backs.iter();
+    let of_hub = set_backs.filter(|(_, name)| !history.members.contains_key(name));
+    { of_hub }.any(|(back, _)| {
+        let is_later = own.write.at > after(*back, own.limit());
+        let number = number_on(own.member, &own.label, *back);
+        is_later
+            && number.is_some_and(|number| {
+                let knows = |map: Option<&Write>| map.is_some_and(|map| knows(&map.object, &number));
+                let at_restore = installation(history.hub.iter().filter(|write| write.at <= *back)).last();
+                let later = history
+                    .hub
+                    .iter()
+                    .filter(|write| write.at > *back && write.at <= own.write.at);
+                let is_released = |write: &&Write| {
+                    let mut releases = history.releases.iter();
+                    !is_starling(&write.manager) || releases.any(|at| at > back && *at <= write.at)
+                };
+                let mut by_others = installation(later).filter(is_released);
+                !knows(at_restore) && !by_others.any(|map| knows(Some(map)))
+            })
+    })
+}
+
+/// Returns the versions of the ConfigMap with the numbers of writes.
+fn installation<'h>(writes: impl Iterator<Item = &'h Write>) -> impl Iterator<Item = &'h Write> {
+    writes.filter(|write| {
+        (write.kind.as_str(), write.namespace.as_str(), write.name.as_str())
+            == ("ConfigMap", SYSTEM_NAMESPACE, INSTALLATION)
+    })
+}
+
+fn is_starling(manager: &str) -> bool {
+    [FIELD_MANAGER, GROUP_MANAGER, DELETIONS_MANAGER].contains(&manager)
+}
+
+/// Returns the number of the last write in an inventory at a moment.
+fn number_on(member: &Member<'_>, label: &str, at: Timestamp) -> Option<(String, u64)> {
+    let name = format!("{INVENTORY_PREFIX}{label}");
+    let mut maps = member
+        .objects
+        .iter()
+        .filter(|(key, _)| key.namespace == SYSTEM_NAMESPACE && key.kind == "ConfigMap" && key.name == name);
+    let (_, versions) = maps.next()?;
+    let known = versions.partition_point(|version| version.write.at <= at);
+    let last = versions[..known].last().filter(|last| !last.is_gone())?;
+    let first = text(&last.write.object, "/data/inventory").lines().next()?;
+    let number = first.split(' ').find_map(|word| word.strip_prefix("hub="))?;
+    let (timeline, number) = number.split_once('/')?;
+    Some((timeline.to_owned(), number.parse().ok()?))
+}
+
+/// Whether the ConfigMap has a number of a timeline: it was taken, or released.
+fn knows(map: &Value, (timeline, number): &(String, u64)) -> bool {
+    let known: Value = serde_json::from_str(text(map, "/data/writes")).unwrap_or_default();
+    let taken = known["taken"][timeline].as_u64();
+    let released: BTreeMap<String, Vec<(u64, u64)>> =
+        serde_json::from_value(known["released"].clone()).unwrap_or_default();
+    let mut ranges = released.get(timeline).into_iter().flatten();
+    taken.is_some_and(|taken| *number <= taken)
+        || ranges.any(|(first, last)| (first..=last).contains(&number))
 }

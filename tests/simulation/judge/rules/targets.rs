@@ -7,7 +7,7 @@ use starling_api::{OnFailure, RolloutPhase};
 
 use crate::judge::history::{Key, Verb, Write};
 use crate::judge::hub::{Id, earlier, span};
-use crate::judge::member::{Member, OwnWrite, owner};
+use crate::judge::member::{Member, OwnWrite, is_own, owner, uid};
 use crate::judge::targets::Target;
 use crate::judge::violation::{Rule, Violation};
 use crate::judge::world::{Owner, SyncTimeline, World};
@@ -20,7 +20,8 @@ use crate::judge::world::{Owner, SyncTimeline, World};
 /// Evidence: the object after the write. The write belongs to a target if the object contains everything that the
 /// target renders, and if `managedFields` has no other field of Starling. If it belongs to several targets, the oldest
 /// in order counts: equal renders of two commits cannot be distinguished. A superseded target may be written until
-/// `timeout` after it was superseded: a running attempt is not stopped.
+/// `timeout` after it was superseded: a running attempt is not stopped. A write that gives up an object that was there
+/// before belongs to no target.
 pub(super) fn writes_follow_targets(world: &World<'_>) -> Vec<Violation> {
     let mut found = Vec::new();
     for (cluster, members) in &world.members {
@@ -47,6 +48,9 @@ fn follow(world: &World<'_>, cluster: &str, member: &Member<'_>, found: &mut Vec
             continue;
         }
         let label = owner(&own.write.object);
+        if lets_go(member, own.write) {
+            continue;
+        }
         let progress = progress.entry(label).or_default();
         if let Err((rule, message)) = target_of(world, cluster, label, own, progress) {
             found.push(Violation {
@@ -57,6 +61,23 @@ fn follow(world: &World<'_>, cluster: &str, member: &Member<'_>, found: &mut Vec
             });
         }
     }
+}
+
+/// Whether a write gives up an object that was there before its owner: it takes the label away from an object that has it.
+/// A person made the object, or another Sync had it before.
+fn lets_go(member: &Member<'_>, write: &Write) -> bool {
+    let versions = member.versions(&write.key());
+    let before = versions
+        .iter()
+        .take_while(|version| !std::ptr::eq(version.write, write));
+    let same: Vec<_> = before
+        .filter(|version| uid(&version.write.object) == uid(&write.object))
+        .collect();
+    let label = same.last().map_or("", |last| owner(&last.write.object));
+    let was_there = same
+        .first()
+        .is_some_and(|first| !is_own(first.write) || ![label, ""].contains(&owner(&first.write.object)));
+    was_there && !label.is_empty() && owner(&write.object).is_empty()
 }
 
 /// Finds the target of a write.

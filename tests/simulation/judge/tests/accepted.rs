@@ -312,10 +312,13 @@ fn objects_removed_from_git_are_pruned() -> History {
 
 fn a_large_prune_is_approved() -> History {
     let mut script = large_prune();
-    script.edit("SyncGroup", "shop", "kubectl", |group| {
-        group["metadata"]["annotations"] = json!({"starling.dev/approve-deletions": "sha256:these"});
-    });
-    script.write("a", "c2");
+    let used = script.annotate_group("starling.dev/approve-deletions", "sha256:these");
+    script.grant_approved("a", &used, "target", 11);
+    script.claim("a", "c2");
+    for number in 1..12 {
+        script.remove_uncounted("a", "starling", "ConfigMap", &format!("map-{number:02}"));
+    }
+    script.update_inventory("a");
     script.report_applied("a");
     script.report();
     script.settle();

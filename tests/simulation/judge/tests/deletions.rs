@@ -67,7 +67,7 @@ fn ends_under(grant: Option<(&str, u64)>) -> Script {
     script
 }
 
-const BAD: [BadCase; 13] = [
+pub(super) const BAD: [BadCase; 13] = [
     ("a prune is not counted", Rule::Uncounted, || {
         prune_uncounted(without_motd(&json!({})))
     }),

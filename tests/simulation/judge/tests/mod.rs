@@ -1,16 +1,20 @@
 //! Histories that the judge has to accept, and histories that the judge has to reject.
 
 mod accepted;
+mod approvals;
+mod budgets;
 mod deletions;
 mod fleet;
+mod planned;
 mod recorded;
 mod rejected;
 mod removals;
+mod restores;
 mod script;
 mod staged;
 mod tamper;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use self::script::Script;
 use super::{History, Rule, judge};
@@ -25,6 +29,29 @@ fn broken(history: &History) -> (BTreeSet<Rule>, String) {
 
 /// A history by its name, and the one rule that it breaks.
 type BadCase = (&'static str, Rule, fn() -> Script);
+
+/// Without this test a rule could be missing in the list, or in these tests, unnoticed.
+#[test]
+fn every_rule_rejects_something() {
+    let mut counts: BTreeMap<Rule, usize> = Rule::ALL.iter().map(|rule| (*rule, 0)).collect();
+    let mine: [&[BadCase]; 6] = [
+        &approvals::BAD,
+        &budgets::BAD,
+        &deletions::BAD,
+        &planned::BAD,
+        &removals::BAD,
+        &restores::BAD,
+    ];
+    for (_, rule, _) in rejected::CASES.into_iter().chain(mine).flatten() {
+        *counts.entry(*rule).or_default() += 1;
+    }
+    let least = |rule: &Rule| if Rule::OF_DELETIONS.contains(rule) { 3 } else { 1 };
+    let few: Vec<_> = counts
+        .iter()
+        .filter(|(rule, count)| **count < least(rule))
+        .collect();
+    assert!(few.is_empty(), "{few:?}");
+}
 
 /// A history that breaks no rule, by its name.
 type GoodCase = (&'static str, fn() -> Script);

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::accepted::first_commit_applied;
-use super::broken;
+use super::assert_rejected;
 use super::script::{Script, condition, digest, labelled, rendered, revision, sync};
 use super::staged::{NO_FIELDS, STAGED_CASES};
 use crate::judge::Rule;
@@ -755,7 +755,7 @@ const DELETION_CASES: [Case; 14] = [
     }),
     (
         "a namespace is pruned without an approval",
-        Rule::Deletion,
+        Rule::Unapproved,
         || {
             let mut script = first_commit_applied();
             let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}});
@@ -779,14 +779,14 @@ const DELETION_CASES: [Case; 14] = [
     ),
     (
         "most of many objects are pruned without an approval",
-        Rule::Deletion,
+        Rule::Unapproved,
         || {
             let mut script = large_prune();
             script.write("a", "c2");
             script
         },
     ),
-    ("an object of another entry is pruned", Rule::Deletion, || {
+    ("an object of another entry is pruned", Rule::HandOver, || {
         let mut script = first_commit_applied();
         script.edit("SyncGroup", "shop", "kubectl", |group| {
             let more = json!({"name": "more", "sourceRef": {"name": "shop"}, "path": "./more"});
@@ -920,48 +920,23 @@ const IDLE_CASES: [Case; 3] = [
     ),
 ];
 
+/// The cases of this file.
+pub(super) const CASES: [&[Case]; 9] = [
+    &CLAIM_CASES,
+    &COMPLETION_CASES,
+    &ORDER_CASES,
+    &LIMIT_CASES,
+    &STAGED_CASES,
+    &ISOLATION_CASES,
+    &DELETION_CASES,
+    &WAIT_CASES,
+    &IDLE_CASES,
+];
+
 /// T75: a judge that accepts everything, or rejects for the wrong reason, is worse than none.
 #[test]
 fn t75_each_bad_history_is_rejected_by_its_rule_and_by_no_other() {
-    let cases = [
-        &CLAIM_CASES[..],
-        &COMPLETION_CASES,
-        &ORDER_CASES,
-        &LIMIT_CASES,
-        &STAGED_CASES,
-        &ISOLATION_CASES,
-        &DELETION_CASES,
-        &WAIT_CASES,
-        &IDLE_CASES,
-    ]
-    .concat();
+    let cases = CASES.concat();
     assert!(cases.len() >= 30, "{} are few", cases.len());
-    let failures: Vec<String> = cases
-        .into_iter()
-        .filter_map(|(name, rule, script)| {
-            let (rules, message) = broken(&script().end());
-            let only = rules.len() == 1 && rules.contains(&rule);
-            (!only).then(|| format!("{name}: {rule:?} expected, found\n{message}"))
-        })
-        .collect();
-    assert!(failures.is_empty(), "{}", failures.join("\n\n"));
-}
-
-/// Without this test a rule could be missing in the list, or in these tests, unnoticed.
-#[test]
-fn every_rule_rejects_something() {
-    let all = [
-        &CLAIM_CASES[..],
-        &COMPLETION_CASES,
-        &ORDER_CASES,
-        &LIMIT_CASES,
-        &STAGED_CASES,
-        &ISOLATION_CASES,
-        &DELETION_CASES,
-        &WAIT_CASES,
-        &IDLE_CASES,
-    ]
-    .concat();
-    let rules: std::collections::BTreeSet<Rule> = all.iter().map(|(_, rule, _)| *rule).collect();
-    assert_eq!(rules.len(), 21, "{rules:?}");
+    assert_rejected(&cases);
 }

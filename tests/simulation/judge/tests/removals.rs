@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::accepted::first_commit_applied;
+use super::approvals::{line, list, object};
 use super::script::{Script, labelled, rendered, sync};
 use super::{BadCase, GoodCase, assert_accepted, assert_rejected};
 use crate::judge::Rule;
@@ -71,10 +72,10 @@ fn suspend_sync(script: &mut Script, suspended: bool) {
 }
 
 /// A namespace of this writer, which is then applied, before the Sync is deleted.
-fn with_object(kind: &str, made_by: &str) -> Script {
+pub(super) fn with_object(kind: &str, made_by: &str) -> Script {
     let mut script = Script::over(&["a"]);
     edit_group(&mut script, |spec| spec["whenUnselected"] = "Delete".into());
-    let object = json!({"apiVersion": "v1", "kind": kind, "metadata": {"name": "shop"}});
+    let object = object(kind);
     if made_by != "starling" {
         script.write_object("a", made_by, object.clone());
     }
@@ -83,7 +84,7 @@ fn with_object(kind: &str, made_by: &str) -> Script {
     script.start("c1");
     script.admit("a", "c1");
     script.write_inventory("a", &[]);
-    script.add_inventory_line("a", &format!("\t{kind}\t\tshop\t"));
+    script.add_inventory_line("a", &line(&object, ""));
     let mut applied = labelled(object);
     if made_by != "starling" {
         applied["metadata"]["uid"] = script.live("a", kind, "shop")["metadata"]["uid"].clone();
@@ -91,10 +92,7 @@ fn with_object(kind: &str, made_by: &str) -> Script {
     script.write_object("a", "starling", applied);
     script.add_inventory_line("a", "\tConfigMap\tdefault\tsettings\t");
     script.apply_map("a", "settings", "1");
-    list(
-        &mut script,
-        &[(kind, "", "shop"), ("ConfigMap", "default", "settings")],
-    );
+    list(&mut script, &[kind]);
     script.report_applied("a");
     script.report();
     script.wait(60);
@@ -104,17 +102,7 @@ fn with_object(kind: &str, made_by: &str) -> Script {
     script
 }
 
-/// Writes the inventory with the UIDs of these objects.
-fn list(script: &mut Script, objects: &[(&str, &str, &str)]) {
-    script.write_inventory("a", &[]);
-    for (kind, namespace, name) in objects {
-        let uid = script.live("a", kind, name)["metadata"]["uid"].clone();
-        let uid = uid.as_str().unwrap_or_default();
-        script.add_inventory_line("a", &format!("\t{kind}\t{namespace}\t{name}\t{uid}"));
-    }
-}
-
-const BAD: [BadCase; 18] = [
+pub(super) const BAD: [BadCase; 18] = [
     ("a cluster leaves a suspended group", Rule::Removal, || {
         one_leaves(&json!({"suspend": true}))
     }),
@@ -322,8 +310,9 @@ const GOOD: [GoodCase; 9] = [
         for cluster in ["b", "c"] {
             select(&mut script, cluster, false);
         }
-        script.edit("SyncGroup", "shop", "kubectl", |group| {
-            group["metadata"]["annotations"] = json!({"starling.dev/approve-membership": "sha256:these"});
+        let used = script.annotate_group("starling.dev/approve-membership", "sha256:these");
+        script.edit("SyncGroup", "shop", "starling-deletions", |group| {
+            group["status"]["deletions"] = json!({"counts": [], "leaving": ["b", "c"], "used": [used]});
         });
         for cluster in ["b", "c"] {
             script.wait(60);

@@ -7,7 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use starling_api::RETRIED_FOR;
 
-use crate::judge::{History, Push, Verb, Write};
+use crate::judge::{History, Plan, Push, Verb, Write};
 
 /// Namespace of all CRs.
 const NAMESPACE: &str = "fleet";
@@ -15,6 +15,8 @@ const NAMESPACE: &str = "fleet";
 pub(super) const URL: &str = "https://git.example/shop";
 /// The label of the one owner.
 const OWNER: &str = "0123456789abcdef0123456789abcdef";
+/// The label of another owner.
+pub(super) const OTHER_OWNER: &str = "fedcba9876543210fedcba9876543210";
 /// The name of its inventory.
 const INVENTORY: &str = "starling-inventory-0123456789abcdef0123456789abcdef";
 
@@ -39,6 +41,7 @@ impl Script {
             version: 1,
             history: History {
                 lag: SignedDuration::from_secs(2),
+                live: SignedDuration::from_secs(5),
                 ..History::default()
             },
             hub: BTreeMap::new(),
@@ -176,7 +179,7 @@ impl Script {
         }
         self.members
             .insert((cluster.into(), kind.clone(), name), object.clone());
-        let group = if kind == "Deployment" { "apps" } else { "" };
+        let group = api_group(&kind);
         let write = self.new_write(Verb::Write, group, manager, object);
         self.history
             .members
@@ -223,7 +226,7 @@ impl Script {
             .members
             .remove(&(cluster.into(), kind.into(), name.into()))
             .unwrap();
-        let write = self.new_write(Verb::Delete, "", manager, object);
+        let write = self.new_write(Verb::Delete, api_group(kind), manager, object);
         self.history.members.get_mut(cluster).unwrap().push(write);
     }
 
@@ -395,6 +398,18 @@ impl Script {
         self.write_object(cluster, "starling", map);
     }
 
+    /// Writes the inventory of another owner, with ConfigMaps that are claimed.
+    pub(super) fn write_inventory_of(&mut self, owner: &str, cluster: &str, names: &[&str]) {
+        let mut text = String::from("starling-inventory/1 shards=1\n");
+        for name in names {
+            text += &format!("\tConfigMap\tdefault\t{name}\t\n");
+        }
+        let name = format!("starling-inventory-{owner}");
+        let map = json!({"kind": "ConfigMap", "metadata": {"namespace": "starling-system", "name": name},
+            "data": {"inventory": text}});
+        self.write_object(cluster, "starling", map);
+    }
+
     /// Adds a line to the inventory.
     pub(super) fn add_inventory_line(&mut self, cluster: &str, line: &str) {
         let mut map = self.live(cluster, "ConfigMap", INVENTORY);
@@ -472,6 +487,9 @@ impl Script {
             status["observedGeneration"] = sync["metadata"]["generation"].clone();
             status["lastAttemptedTarget"] = target.into();
             status["lastAttemptedRevision"] = revision;
+            if let Some(request) = sync["metadata"]["annotations"].get(RETRIED_FOR) {
+                status["lastHandledReconcileAt"] = request.clone();
+            }
             status["attempts"] = attempts.into();
             status["nextAttemptTime"] = again.into();
             status["problems"] = problems.into();
@@ -485,6 +503,31 @@ impl Script {
         self.admit(cluster, commit);
         self.write(cluster, commit);
         self.report_applied(cluster);
+    }
+
+    /// Admits the entry `more`, which renders nothing, and reports it as applied.
+    pub(super) fn roll_out_more(&mut self, cluster: &str, commit: &str) {
+        let group = self.cr("SyncGroup", "shop");
+        let mut spec = group["spec"]["syncs"][1].clone();
+        spec.as_object_mut().unwrap().remove("name");
+        spec["groupRef"] = json!({"name": "shop", "entry": "more"});
+        spec["clusterRef"] = json!({"name": cluster});
+        spec["revision"] = revision(commit).into();
+        let annotations = self.cr("Sync", &sync(cluster))["metadata"]["annotations"].clone();
+        let name = format!("shop-more-{cluster}");
+        self.edit("Sync", &name, "starling-group", |sync| {
+            sync["spec"] = spec;
+            sync["metadata"]["annotations"] = annotations;
+        });
+        let at = self.now.to_string();
+        self.edit("Sync", &name, "starling", |sync| {
+            let (target, revision) = (digest(sync), sync["spec"]["revision"].clone());
+            sync["status"] = json!({"observedGeneration": sync["metadata"]["generation"],
+                "lastAttemptedTarget": target, "lastAttemptedRevision": revision,
+                "lastAppliedTarget": target, "lastAppliedRevision": revision,
+                "lastAppliedClusterID": format!("id-{cluster}"), "lastAppliedTime": at,
+                "lastHealthyTarget": target, "conditions": [condition("Ready", "True", "Succeeded")]});
+        });
     }
 
     /// Updates the group's status from its current Syncs.
@@ -610,6 +653,78 @@ impl Script {
         });
     }
 
+    /// Records a plan of the group that removes these Syncs.
+    pub(super) fn plan(&mut self, removes: &[&str]) {
+        self.wait(1);
+        self.history.plans.push(Plan {
+            at: self.now,
+            namespace: NAMESPACE.into(),
+            group: "shop".into(),
+            removes: removes.iter().map(|sync| (*sync).to_owned()).collect(),
+        });
+    }
+
+    /// Approves a list of deletions as an operator, for `{"group": …}` or `{"sync": …}`. Returns the record of its use.
+    pub(super) fn approve_deletions(&mut self, of: &Value, digest: &str) -> Value {
+        let name = format!("word-{}", self.version);
+        self.edit("DeletionApproval", &name, "jane", |object| {
+            object["spec"] = json!({"digest": digest, "by": "jane"});
+            for (field, value) in of.as_object().into_iter().flatten() {
+                object["spec"][field] = value.clone();
+            }
+        });
+        let uid = format!("DeletionApproval-{name}");
+        json!({"name": name, "uid": uid, "digest": digest, "time": self.now.to_string()})
+    }
+
+    /// Annotates the group with a digest as an operator. Returns the record of its use.
+    pub(super) fn annotate_group(&mut self, annotation: &str, digest: &str) -> Value {
+        self.edit("SyncGroup", "shop", "kubectl", |group| {
+            group["metadata"]["annotations"] = json!({annotation: digest});
+        });
+        json!({"name": annotation, "uid": "SyncGroup-shop", "digest": digest, "time": self.now.to_string()})
+    }
+
+    /// Writes the grant of an approved list, with the record of its approval.
+    pub(super) fn grant_approved(&mut self, cluster: &str, used: &Value, target: &str, objects: u64) {
+        self.edit("Sync", &sync(cluster), "starling-deletions", |sync| {
+            sync["status"]["deletions"] =
+                json!({"counts": [], "grant": {"target": target, "objects": objects}, "used": [used]});
+        });
+    }
+
+    /// Adds to the kinds whose deletion deletes others.
+    pub(super) fn confirm_kind(&mut self, group: &str, kind: &str) {
+        let kind = (group.to_owned(), kind.to_owned());
+        self.history.confirmed_kinds.insert(kind);
+    }
+
+    /// Puts a cluster back to an earlier state; the caller writes what was restored.
+    pub(super) fn set_back(&mut self, cluster: &str) {
+        self.wait(1);
+        self.history.set_backs.push((self.now, cluster.to_owned()));
+        self.wait(-1);
+    }
+
+    /// Writes the numbers of writes that the management cluster knows.
+    pub(super) fn know_writes(&mut self, manager: &str, writes: &Value) {
+        self.wait(1);
+        let map = json!({"kind": "ConfigMap", "data": {"writes": writes.to_string()},
+            "metadata": {"namespace": "starling-system", "name": "starling-installation"}});
+        let write = self.new_write(Verb::Write, "", manager, map);
+        self.history.hub.push(write);
+    }
+
+    /// Writes the number of a write into the inventory.
+    pub(super) fn number(&mut self, cluster: &str, number: &str) {
+        let mut map = self.live(cluster, "ConfigMap", INVENTORY);
+        let text = map["data"]["inventory"].as_str().unwrap().to_owned();
+        let (first, rest) = text.split_once('\n').unwrap();
+        let version = first.split(' ').next().unwrap();
+        map["data"]["inventory"] = format!("{version} hub={number}\n{rest}").into();
+        self.write_object(cluster, "starling", map);
+    }
+
     /// Lets the clock of the controller jump.
     pub(super) fn jump(&mut self, seconds: i64) {
         let by = SignedDuration::from_secs(seconds);
@@ -667,9 +782,23 @@ pub(super) fn rendered(name: &str, value: &str) -> Value {
 }
 
 /// Returns an object as Starling writes it.
-pub(super) fn labelled(mut object: Value) -> Value {
-    object["metadata"]["labels"] = json!({"starling.dev/owner": OWNER});
+pub(super) fn labelled(object: Value) -> Value {
+    labelled_by(OWNER, object)
+}
+
+/// Returns an object as Starling writes it for an owner.
+pub(super) fn labelled_by(owner: &str, mut object: Value) -> Value {
+    object["metadata"]["labels"] = json!({"starling.dev/owner": owner});
     object
+}
+
+fn api_group(kind: &str) -> &'static str {
+    match kind {
+        "Deployment" | "DaemonSet" => "apps",
+        "CustomResourceDefinition" => "apiextensions.k8s.io",
+        "Backup" => "example.com",
+        _ => "",
+    }
 }
 
 /// Returns a condition.
