@@ -48,6 +48,11 @@ fn follow(world: &World<'_>, cluster: &str, member: &Member<'_>, found: &mut Vec
             continue;
         }
         let label = owner(&own.write.object);
+        // Whoever renders it later takes it again.
+        let others = progress.iter_mut().filter(|(other, _)| **other != label);
+        for (_, other) in others {
+            other.written.remove(&own.write.key());
+        }
         if lets_go(member, own.write) {
             continue;
         }
