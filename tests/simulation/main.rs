@@ -1,6 +1,9 @@
 //! Starling under simulated time and network: the real controller and embedded API servers, everything else in memory.
 //! The same seed gives the same history, byte for byte.
 //!
+//! `STARLING_EVERYTHING=1` also draws removals, and a management cluster that is set back. Such runs still find faults, of
+//! the controller and of the judge.
+//!
 //! `STARLING_SEED=N` runs one seed and prints its log; `STARLING_SEEDS=N` sets the number of seeds, and
 //! `STARLING_SEEDS=M..N` the range.
 
@@ -12,6 +15,7 @@
 
 mod content;
 mod evaluation;
+mod extras;
 mod fakes;
 mod judge;
 mod ledger_model;
@@ -21,6 +25,7 @@ mod script;
 mod staged;
 mod trace;
 mod user;
+mod wanted;
 mod world;
 
 use std::collections::BTreeMap;
@@ -56,8 +61,9 @@ fn failed(seed: u64, what: &str, trace: Option<&str>) -> String {
         Ok(path) => format!("\nits history is in {}", path.display()),
         Err(error) => format!("\nits history could not be written: {error}"),
     });
+    let everything = number("STARLING_EVERYTHING").map_or("", |_| " STARLING_EVERYTHING=1");
     format!(
-        "seed {seed}: {what}{kept}\nagain: STARLING_SEED={seed} RUST_LOG=starling=info cargo test --test simulation every_seed -- --nocapture"
+        "seed {seed}: {what}{kept}\nagain: STARLING_SEED={seed}{everything} RUST_LOG=starling=info cargo test --test simulation every_seed -- --nocapture"
     )
 }
 
@@ -122,7 +128,11 @@ fn exit_if_a_seed_does_not_end(under_way: &Mutex<BTreeMap<u64, Instant>>, ended:
 /// # Errors
 /// A description of the failure.
 fn check(seed: u64) -> Result<world::Run, String> {
-    let script = Script::of(seed);
+    let script = if number("STARLING_EVERYTHING").is_some() {
+        Script::with_everything(seed)
+    } else {
+        Script::of(seed)
+    };
     let ran = std::panic::catch_unwind(|| world::run(seed, &script));
     let run = match ran {
         Ok(Ok(run)) => run,
@@ -142,10 +152,11 @@ fn check(seed: u64) -> Result<world::Run, String> {
         .map(|(at, event)| format!("{at:?} {event:?}"))
         .collect();
     let what = format!(
-        "{}\nscript:\n{}\n{:?}",
+        "{}\nscript:\n{}\n{:?}\n{:?}",
         problems.join("\n"),
         events.join("\n"),
-        script.staged
+        script.staged,
+        script.extras
     );
     Err(failed(seed, &what, Some(&trace::of(&run.world))))
 }
@@ -154,6 +165,7 @@ fn check(seed: u64) -> Result<world::Run, String> {
 fn problems(run: &world::Run, script: &Script) -> anyhow::Result<Vec<String>> {
     let mut all = run.problems.clone();
     all.extend(evaluation::repetitions(run)?);
+    all.extend(evaluation::lost_in_moves(run, script)?);
     let violations = evaluation::violations(run, script)?;
     all.extend(violations.iter().map(ToString::to_string));
     all.extend(evaluation::journal_errors(run));

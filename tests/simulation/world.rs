@@ -4,28 +4,33 @@
 //! host that serves it, so that the network to each can be partitioned. Time is that of turmoil; nothing depends on the
 //! machine.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
 use jiff::{SignedDuration, Timestamp};
+use serde_json::Value;
 use starling::controller::ports::Ports;
 use starling::controller::{Controller, Readiness, Settings};
+use starling_api::SyncResource;
 use starling_apiserver::controllers::Health;
 use starling_apiserver::journal::Keep;
 use starling_apiserver::server::{ClusterHandle, Options, Server};
 use starling_apiserver::state::Backup;
+use starling_apiserver::store::Range;
 use starling_net::clock::Clock;
 use turmoil::Sim;
 use turmoil::net::TcpListener;
 
+use crate::extras::Extras;
 use crate::fakes::builder::MemoryBuilder;
 use crate::fakes::git::{self, GitServer, Mirrors};
 use crate::fakes::ledger::{self, MemoryLedger};
 use crate::script::{DiskFate, Event, MEMBERS, Script, member};
 use crate::staged::Staged;
+use crate::wanted::Wanted;
 use crate::{content, net, user};
 
 /// The management cluster.
@@ -56,6 +61,20 @@ pub(crate) struct World {
     pub(crate) ready: AtomicBool,
     /// The strategy with stages, if any.
     pub(crate) staged: Option<Staged>,
+    /// The entry that comes and goes, and policies that delete, if any.
+    pub(crate) extras: Option<Extras>,
+    /// Delay of the release of a restore, in seconds.
+    pub(crate) release_delay: i64,
+    /// Whether the management cluster was set back and the user has not brought it up to date yet.
+    pub(crate) is_old: AtomicBool,
+    /// When the operator released a restore, just before the write.
+    releases: Mutex<Vec<Timestamp>>,
+    /// What the user wants.
+    wanted: Mutex<Wanted>,
+    /// The members whose Clusters leave a group at some time.
+    leaving: BTreeSet<String>,
+    /// The members that are set back, if what stays behind is excused.
+    set_back: BTreeSet<String>,
     /// Whether all faults have ended, so that the operator handles everything that waits.
     pub(crate) faults_ended: AtomicBool,
     /// The tasks of the user.
@@ -80,8 +99,28 @@ pub(crate) struct Run {
 }
 
 impl World {
-    fn new(seed: u64, staged: Option<Staged>) -> Arc<Self> {
+    fn new(seed: u64, script: &Script) -> Arc<Self> {
+        let (staged, extras) = (script.staged.clone(), script.extras.clone());
+        // The drift check compares the objects that have a record. A pruned object that a restore brings back has none, and
+        // stays: an open fault of the controller.
+        let set_back = script.events.iter().filter_map(|(_, event)| match event {
+            Event::SetBack { cluster, .. } if !script.has_everything => Some(cluster.clone()),
+            _ => None,
+        });
+        let leaving = script.events.iter().filter_map(|(_, event)| match event {
+            Event::Label { cluster, .. }
+            | Event::Cluster { cluster, .. }
+            | Event::Transfer { cluster, .. } => Some(cluster.clone()),
+            _ => None,
+        });
         Arc::new(Self {
+            wanted: Mutex::new(Wanted::first(staged.as_ref(), extras.as_ref())),
+            leaving: leaving.collect(),
+            set_back: set_back.collect(),
+            release_delay: script.release_delay,
+            is_old: AtomicBool::new(false),
+            releases: Mutex::default(),
+            extras,
             seed,
             server: OnceLock::new(),
             git: GitServer::default(),
@@ -106,6 +145,44 @@ impl World {
         self.server()?
             .cluster(name)
             .with_context(|| format!("there is no cluster {name}"))
+    }
+
+    /// Returns all ConfigMaps of a cluster.
+    pub(crate) fn config_maps(&self, cluster: &str) -> anyhow::Result<Vec<Value>> {
+        let cluster = self.cluster(cluster)?;
+        let state = cluster.cluster().state();
+        let stored = state.store.list("configmaps", Range::default());
+        Ok(stored.map(|stored| stored.read()).collect())
+    }
+
+    /// Returns the Syncs as the management cluster has them.
+    pub(crate) fn syncs(&self) -> anyhow::Result<Vec<SyncResource>> {
+        let hub = self.cluster(HUB)?;
+        let state = hub.cluster().state();
+        let stored = state.store.list("syncs.starling.dev", Range::default());
+        let syncs: Result<_, _> = stored
+            .map(|stored| serde_json::from_value(stored.read()))
+            .collect();
+        Ok(syncs?)
+    }
+
+    /// Records that the operator releases a restore now.
+    pub(crate) fn add_release(&self) {
+        let mut releases = self.releases.lock().unwrap_or_else(PoisonError::into_inner);
+        releases.push(now());
+    }
+
+    /// Returns when the operator released a restore.
+    pub(crate) fn releases(&self) -> Vec<Timestamp> {
+        self.releases
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    /// Returns what the user wants.
+    pub(crate) fn wanted(&self) -> MutexGuard<'_, Wanted> {
+        self.wanted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes a snapshot of the controller's disk.
@@ -243,7 +320,7 @@ async fn serve(world: Arc<World>) -> anyhow::Result<()> {
 
 /// Runs a script.
 pub(crate) fn run(seed: u64, script: &Script) -> anyhow::Result<Run> {
-    let world = World::new(seed, script.staged.clone());
+    let world = World::new(seed, script);
     let mut simulation = turmoil::Builder::new()
         .rng_seed(seed)
         .tick_duration(TICK)
@@ -253,9 +330,11 @@ pub(crate) fn run(seed: u64, script: &Script) -> anyhow::Result<Run> {
         .simulation_duration(Duration::from_secs(24 * 3600))
         .build();
     set_up_hosts(&mut simulation, &world);
-    world
-        .git
-        .push(at(Duration::ZERO), "main", content::tree(1, false));
+    world.git.push(
+        at(Duration::ZERO),
+        "main",
+        content::tree(1, false, script.extras.as_ref()),
+    );
     let mut stage = Stage {
         world: Arc::clone(&world),
         simulation,
@@ -360,9 +439,11 @@ impl Stage<'_> {
                 self.world.take_snapshot();
                 let now = at(simulation.elapsed());
                 let is_bad = self.world.staged.as_ref().is_some_and(|staged| staged.is_bad);
-                self.world
-                    .git
-                    .push(now, "main", content::tree(self.pushed, is_bad));
+                self.world.git.push(
+                    now,
+                    "main",
+                    content::tree(self.pushed, is_bad, self.world.extras.as_ref()),
+                );
             }
             Event::Fault { cluster, fault } => {
                 self.world.cluster(cluster)?.faults().add(fault.clone());
@@ -383,6 +464,11 @@ impl Stage<'_> {
                 let backup = self.world.cluster(cluster)?.backup();
                 self.backups.insert(cluster.clone(), backup);
             }
+            Event::Serve { cluster } => {
+                if !simulation.is_host_running(cluster.as_str()) {
+                    simulation.bounce(cluster.as_str());
+                }
+            }
             Event::SetBack { cluster, bump } => self.set_back(cluster, *bump)?,
             Event::Compact => self.world.cluster(HUB)?.compact(),
             Event::Git { away } => self.world.git.set_unavailable(*away),
@@ -394,7 +480,11 @@ impl Stage<'_> {
             | Event::Cluster { .. }
             | Event::Edit { .. }
             | Event::Move { .. }
+            | Event::Remake
             | Event::Stages
+            | Event::Entry { .. }
+            | Event::Transfer { .. }
+            | Event::Suspend { .. }
             | Event::Act(_) => {
                 let mut tasks = self.world.tasks.lock().unwrap_or_else(PoisonError::into_inner);
                 tasks.push_back(event.clone());
@@ -403,15 +493,18 @@ impl Stage<'_> {
         Ok(())
     }
 
-    /// Sets a cluster back to its last backup, and restarts its API server.
+    /// Stops a cluster's API server, and sets the cluster back to its last backup.
     fn set_back(&mut self, cluster: &str, bump: bool) -> anyhow::Result<()> {
         let Some(backup) = self.backups.get(cluster) else {
             return Ok(());
         };
         let now = at(self.simulation.elapsed());
         self.world.cluster(cluster)?.set_back(backup, bump, now);
-        self.simulation.bounce(cluster);
+        self.simulation.crash(cluster);
         self.set_backs.push((now, cluster.to_owned()));
+        if cluster == HUB {
+            self.world.is_old.store(true, Ordering::SeqCst);
+        }
         Ok(())
     }
 
@@ -419,6 +512,9 @@ impl Stage<'_> {
     fn end_faults(&mut self) -> anyhow::Result<()> {
         for name in (0..MEMBERS).map(member).chain([HUB.to_owned()]) {
             self.world.cluster(&name)?.faults().clear();
+            if !self.simulation.is_host_running(name.as_str()) {
+                self.simulation.bounce(name.as_str());
+            }
             self.simulation.repair(name.as_str(), CONTROLLER);
             self.simulation.release(name.as_str(), CONTROLLER);
         }
@@ -431,12 +527,24 @@ impl Stage<'_> {
     }
 }
 
+/// Returns the first difference of a member from what it should have.
+fn missing(world: &World, member: &ClusterHandle) -> Option<String> {
+    let left = world.leaving.contains(member.name());
+    let Some(extras) = &world.extras else {
+        return content::missing(member, world.set_back.contains(member.name()));
+    };
+    let has_extra = world.wanted().has_extra;
+    content::missing(member, left)
+        .or_else(|| content::missing_extra(member, extras, has_extra, left))
+        .or_else(|| content::lost_foreign(member, extras))
+}
+
 /// Returns the reasons why the fleet has not converged.
 fn problems_of(world: &World) -> Vec<String> {
     let members = (0..MEMBERS).map(|number| {
         let name = member(number);
         match world.cluster(&name) {
-            Ok(cluster) => content::missing(&cluster).map(|what| format!("{name}: {what}")),
+            Ok(cluster) => missing(world, &cluster).map(|what| format!("{name}: {what}")),
             Err(error) => Some(error.to_string()),
         }
     });

@@ -1,12 +1,14 @@
 //! The events of a run with their times, drawn from the seed before the run starts.
 
 mod knowledge;
+mod removals;
 
 use std::time::Duration;
 
 use starling_apiserver::faults::{Effect, Fault};
 use starling_apiserver::random::Random;
 
+use crate::extras::Extras;
 use crate::staged::{Staged, UserAction, any_action, any_stage};
 
 /// Members of the fleet.
@@ -56,9 +58,13 @@ pub(crate) enum Event {
     Bounce { cluster: String },
     /// A backup of a cluster is taken.
     Backup { cluster: String },
-    /// A cluster is set back to its last backup, and its API server restarts. `bump`: its revision continues to grow,
-    /// otherwise it goes back, too.
+    /// A cluster's API server stops, and its objects are set back to the last backup. `bump`: its revision continues to
+    /// grow, otherwise it goes back, too.
     SetBack { cluster: String, bump: bool },
+    /// A cluster's API server that stopped starts again.
+    Serve { cluster: String },
+    /// The user brings the management cluster up to date after it was set back.
+    Remake,
     /// The management cluster compacts its history: watches and lists of older versions get 410.
     Compact,
     /// The git server stops responding, or responds again.
@@ -75,6 +81,12 @@ pub(crate) enum Event {
     Move { cluster: String, stage: &'static str },
     /// The group gets its stages.
     Stages,
+    /// The groups get the entry that comes and goes, or lose it.
+    Entry { present: bool },
+    /// A Cluster moves to another group.
+    Transfer { cluster: String, group: &'static str },
+    /// The groups are suspended, or resumed.
+    Suspend { on: bool },
     /// The operator creates an action for the current rollout.
     Act(UserAction),
 }
@@ -99,21 +111,38 @@ pub(crate) struct Script {
     pub(crate) events: Vec<(Duration, Event)>,
     /// The strategy with stages; `None`: three at once, and no stages.
     pub(crate) staged: Option<Staged>,
+    /// The entry that comes and goes, and policies that delete; `None`: one entry, and nothing is deleted.
+    pub(crate) extras: Option<Extras>,
+    /// Delay of the release of a restore, in seconds.
+    pub(crate) release_delay: i64,
+    /// Whether everything is drawn that can be, and nothing is excused.
+    pub(crate) has_everything: bool,
 }
 
 impl Script {
     /// Creates the script of a seed.
     pub(crate) fn of(seed: u64) -> Self {
-        let mut draft = Draft::new(seed);
-        for _ in 0..draft.random.below(MAX_FAULTS + 1) {
-            draft.add_fault();
-        }
-        let staged = Staged::of(seed);
-        if let Some(staged) = &staged {
-            draft.with_stages(seed, staged);
-        }
+        let (mut draft, staged) = Draft::of(seed);
         draft.with_old_knowledge(seed);
         draft.finish(staged)
+    }
+
+    /// Creates the script of a seed with everything that can be drawn: also removals, and a management cluster that is
+    /// set back.
+    pub(crate) fn with_everything(seed: u64) -> Self {
+        let (mut draft, staged) = Draft::of(seed);
+        draft.with_old_knowledge(seed);
+        draft.with_old_hub(seed);
+        let extras = Extras::of(seed);
+        if let Some(extras) = &extras {
+            draft.with_removals(seed, extras);
+        }
+        Script {
+            extras,
+            release_delay: knowledge::release_delay(seed),
+            has_everything: true,
+            ..draft.finish(staged)
+        }
     }
 
     /// Creates a script with three revisions and no faults.
@@ -141,6 +170,19 @@ struct Draft {
 }
 
 impl Draft {
+    /// Draws the faults of one process that knows everything, and the strategy.
+    fn of(seed: u64) -> (Self, Option<Staged>) {
+        let mut draft = Self::new(seed);
+        for _ in 0..draft.random.below(MAX_FAULTS + 1) {
+            draft.add_fault();
+        }
+        let staged = Staged::of(seed);
+        if let Some(staged) = &staged {
+            draft.with_stages(seed, staged);
+        }
+        (draft, staged)
+    }
+
     fn new(seed: u64) -> Self {
         let mut random = Random::named(seed, "script");
         let second = random.below(40) * 1000 + random.below(1000);
@@ -159,6 +201,9 @@ impl Draft {
         Script {
             events: self.events,
             staged,
+            extras: None,
+            release_delay: 0,
+            has_everything: false,
         }
     }
 
@@ -397,5 +442,68 @@ impl Draft {
         };
         let count = self.between(1, 4);
         fault.one_in(u32::try_from(count).unwrap_or(1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::world::HUB;
+
+    /// The kinds of faults and removals in a script that a run without them would not notice.
+    fn kinds(script: &Script) -> BTreeMap<&'static str, bool> {
+        let has = |is: &dyn Fn(&Event) -> bool| script.events.iter().any(|(_, event)| is(event));
+        let is_freeze = |event: &Event| matches!(event, Event::Fault { fault, .. } if fault.effect == Effect::FreezeWatch);
+        let is_old_disk = |event: &Event| {
+            let old = |disk: &DiskFate| matches!(disk, DiskFate::PutBack { .. });
+            matches!(event, Event::Start { disk } if old(disk))
+        };
+        let labels = |event: &Event| matches!(event, Event::Label { .. });
+        [
+            ("old disk", has(&is_old_disk)),
+            ("clock jump", has(&|event| matches!(event, Event::Jump { .. }))),
+            ("frozen watch", has(&is_freeze)),
+            (
+                "member set back",
+                has(&|event| matches!(event, Event::SetBack { cluster, .. } if cluster != HUB)),
+            ),
+            (
+                "hub set back",
+                has(&|event| matches!(event, Event::SetBack { cluster, .. } if cluster == HUB)),
+            ),
+            (
+                "labels that flap",
+                script.events.iter().filter(|(_, event)| labels(event)).count() >= 4,
+            ),
+            ("policies that delete", script.extras.is_some()),
+            (
+                "an entry that leaves",
+                has(&|event| matches!(event, Event::Entry { present: false })),
+            ),
+            (
+                "clusters that move between groups",
+                has(&|event| matches!(event, Event::Transfer { .. })),
+            ),
+            (
+                "suspended groups",
+                has(&|event| matches!(event, Event::Suspend { on: true })),
+            ),
+        ]
+        .into()
+    }
+
+    /// A fault that is never drawn is never survived.
+    #[test]
+    fn two_hundred_seeds_have_every_kind_of_fault() {
+        let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+        for seed in 0..200 {
+            for (kind, has) in kinds(&Script::with_everything(seed)) {
+                *counts.entry(kind).or_default() += usize::from(has);
+            }
+        }
+        eprintln!("{counts:?}");
+        assert!(counts.values().all(|count| *count >= 20), "{counts:?}");
     }
 }
