@@ -66,8 +66,8 @@ fn extra_objects(revision: usize, extras: &Extras) -> Vec<Value> {
     objects
 }
 
-/// Returns the first difference of a member from the entry that comes and goes. `left`: the cluster has left its group at
-/// some time, so that objects may have stayed behind.
+/// Returns the first difference of a member from the entry that comes and goes. `left`: the cluster has left its group
+/// at some time, so that objects may have stayed behind.
 pub(crate) fn missing_extra(
     member: &ClusterHandle,
     extras: &Extras,
@@ -115,8 +115,8 @@ fn setting(name: &str, revision: usize) -> Value {
         "data": {"revision": revision.to_string(), "cluster": "${CLUSTER}"}})
 }
 
-/// Returns the first difference of a member from the newest revision; `None`: the newest revision is applied. `left`: an
-/// object of an earlier revision may have stayed behind.
+/// Returns the first difference of a member from the newest revision; `None`: the newest revision is applied. `left`:
+/// an object of an earlier revision may have stayed behind.
 pub(crate) fn missing(member: &ClusterHandle, left: bool) -> Option<String> {
     let newest = REVISIONS.to_string();
     let read = |table: &str, key: &str| member.stored(table, key).map(|stored| stored.read());

@@ -23,8 +23,8 @@ const LIVE: SignedDuration = SignedDuration::from_secs(5);
 /// The same with faults that delay requests to the management cluster, for 20 s each, or their responses.
 const LIVE_WITH_FAULTS: SignedDuration = SignedDuration::from_secs(120);
 
-/// The same with a watch that is frozen for up to 90 s: the controller notices it 142 s after it began at the latest, and
-/// the next watch may have begun during the fault.
+/// The same with a watch that is frozen for up to 90 s: the controller notices it 142 s after it began at the latest,
+/// and the next watch may have begun during the fault.
 const LAG_WITH_FROZEN_WATCH: SignedDuration = SignedDuration::from_secs(250);
 
 /// Returns the violations of invariants.

@@ -1,8 +1,8 @@
 //! Starling under simulated time and network: the real controller and embedded API servers, everything else in memory.
 //! The same seed gives the same history, byte for byte.
 //!
-//! `STARLING_EVERYTHING=1` also draws removals, and a management cluster that is set back. Such runs still find faults, of
-//! the controller and of the judge.
+//! `STARLING_EVERYTHING=1` also draws removals, and a management cluster that is set back. Such runs still find faults,
+//! of the controller and of the judge.
 //!
 //! `STARLING_SEED=N` runs one seed and prints its log; `STARLING_SEEDS=N` sets the number of seeds, and
 //! `STARLING_SEEDS=M..N` the range.

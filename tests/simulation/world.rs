@@ -101,8 +101,8 @@ pub(crate) struct Run {
 impl World {
     fn new(seed: u64, script: &Script) -> Arc<Self> {
         let (staged, extras) = (script.staged.clone(), script.extras.clone());
-        // The drift check compares the objects that have a record. A pruned object that a restore brings back has none, and
-        // stays: an open fault of the controller.
+        // The drift check compares the objects that have a record. A pruned object that a restore brings back has none,
+        // and stays: an open fault of the controller.
         let set_back = script.events.iter().filter_map(|(_, event)| match event {
             Event::SetBack { cluster, .. } if !script.has_everything => Some(cluster.clone()),
             _ => None,

@@ -81,8 +81,8 @@ impl Draft {
         }
     }
 
-    /// Lets a cluster be set back to a backup that is up to a minute and a half old. A restore takes some seconds, in which
-    /// the API server does not run.
+    /// Lets a cluster be set back to a backup that is up to a minute and a half old. A restore takes some seconds, in
+    /// which the API server does not run.
     fn add_set_back(&mut self, cluster: &str) {
         let backup = Event::Backup {
             cluster: cluster.to_owned(),
