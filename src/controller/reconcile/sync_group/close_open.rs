@@ -24,14 +24,15 @@ pub(in crate::controller) async fn of_group(
     };
     let id = identity::id_of(context.installation, group);
     let namespace = group.namespace().unwrap_or_default();
-    let Ok(selector) = expand::selector(&group.spec.cluster_selector) else {
-        return Ok(());
-    };
+    // With an invalid selector it is not known which clusters are wanted.
+    let selector = expand::selector(&group.spec.cluster_selector).ok();
     let clusters = &context.objects.clusters;
     let is_wanted = |admission: &Admission| {
         let key = ObjectKey::new(&namespace, &admission.key.cluster);
         let cluster = clusters.get(&key);
-        let is_selected = cluster.is_some_and(|cluster| selector.matches(cluster.labels()));
+        let is_selected = selector
+            .as_ref()
+            .is_none_or(|selector| cluster.is_some_and(|cluster| selector.matches(cluster.labels())));
         let mut entries = group.spec.syncs.iter();
         let has_entry = entries.any(|entry| entry.name == admission.key.entry);
         has_entry && (is_selected || clusters.is_unreadable(&key))
