@@ -4,24 +4,19 @@
 //! interpreter. `core` defines the variables of an expression and the meaning of its result; a module here for each use
 //! (`metric`) connects the two.
 //!
-//! An evaluation is synchronous and cannot be interrupted. CEL has no unbounded loops, so the size of the input limits
-//! the work. A caller that needs a time limit evaluates on a thread of its own.
+//! An evaluation is synchronous. It ends by itself at the limits of `starling-cel`: cost, size of a value, time. Each
+//! use evaluates on a thread of its own.
 
 pub mod metric;
+mod thread;
 
-use std::fmt;
-use std::sync::Arc;
-
-use kube_cel::KubeCelExt as _;
-use kube_cel::cel::{Context, ExecutionError, Program, Value, to_value};
 use serde::Serialize;
+use starling_cel::cel::{Context, ExecutionError, Value, to_value};
+use starling_cel::{Budget, Metered, RunError};
 
 /// A compiled expression, with the functions that Kubernetes adds to CEL.
-#[derive(Clone)]
-pub struct Expression {
-    source: String,
-    program: Arc<Program>,
-}
+#[derive(Debug)]
+pub struct Expression(Metered);
 
 /// An expression that does not compile.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -37,6 +32,9 @@ pub enum EvaluationError {
     /// The expression names a variable or function that does not exist.
     #[error("there is no {0:?}")]
     Undeclared(String),
+    /// The evaluation was ended at a limit.
+    #[error("{0}")]
+    Limit(String),
     /// The evaluation failed on this input.
     #[error("{0}")]
     Failed(String),
@@ -64,14 +62,8 @@ impl Expression {
     /// # Errors
     /// [`SyntaxError`], in one line.
     pub fn new(source: &str) -> Result<Self, SyntaxError> {
-        let program = Program::compile(source).map_err(|errors| {
-            let text = errors.to_string();
-            SyntaxError(text.split_whitespace().collect::<Vec<_>>().join(" "))
-        })?;
-        Ok(Self {
-            source: source.to_owned(),
-            program: Arc::new(program),
-        })
+        let program = Metered::compile(source).map_err(|error| SyntaxError(error.to_string()))?;
+        Ok(Self(program))
     }
 
     /// Evaluates the expression to true or false.
@@ -79,30 +71,20 @@ impl Expression {
     /// # Errors
     /// [`EvaluationError`]
     pub fn test(&self, variables: Variables) -> Result<bool, EvaluationError> {
-        let mut context = Context::default().with_all();
+        let mut context = Context::default();
+        starling_cel::register(&mut context);
         for (name, value) in variables.0 {
             context.add_variable_from_value(name, value);
         }
-        match self.program.execute(&context) {
+        match self.0.run(&context, Budget::default()) {
             Ok(Value::Bool(result)) => Ok(result),
             Ok(other) => Err(EvaluationError::NotBool(kind(&other))),
-            Err(ExecutionError::UndeclaredReference(name)) => {
+            Err(RunError::Execution(ExecutionError::UndeclaredReference(name))) => {
                 Err(EvaluationError::Undeclared(name.to_string()))
             }
+            Err(RunError::Limit(limit)) => Err(EvaluationError::Limit(limit.to_string())),
             Err(other) => Err(EvaluationError::Failed(other.to_string())),
         }
-    }
-}
-
-impl PartialEq for Expression {
-    fn eq(&self, other: &Self) -> bool {
-        self.source == other.source
-    }
-}
-
-impl fmt::Debug for Expression {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Expression").field(&self.source).finish()
     }
 }
 
