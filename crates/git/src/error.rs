@@ -103,6 +103,36 @@ pub enum Refusal {
         /// Bytes allowed.
         limit: u64,
     },
+    /// The commits that a mirror keeps are too large together.
+    #[error("the mirror has {bytes} bytes, more than {limit}, and all of it is in use")]
+    MirrorBytes {
+        /// Bytes of the mirror.
+        bytes: u64,
+        /// Bytes allowed.
+        limit: u64,
+    },
+    /// A pack has too many objects.
+    #[error("a pack has more than {limit} objects")]
+    Objects {
+        /// Objects allowed.
+        limit: u32,
+    },
+    /// An object of the history is too large, decompressed.
+    #[error("the history contains a {what} of {bytes} bytes; at most {limit} are allowed")]
+    ObjectBytes {
+        /// The kind of the object.
+        what: &'static str,
+        /// Its size.
+        bytes: u64,
+        /// Bytes allowed.
+        limit: u64,
+    },
+    /// A tree, commit or tag says that an object is of another kind than it is.
+    #[error("{path} is of another kind than what refers to it says")]
+    OtherKind {
+        /// The entry.
+        path: String,
+    },
     /// Too many heads and tags.
     #[error("there are more than {limit} heads and tags")]
     Refs {
@@ -297,6 +327,12 @@ impl GitError {
             return Self::disk(access, "the mirror", io::ErrorKind::StorageFull.into());
         }
         match (error.class(), error.code()) {
+            // An ID is the digest of the kind and the content, so the object that names it is wrong, and the mirror is
+            // not damaged.
+            (ErrorClass::Invalid, _) if error.message().contains("requested type does not match") => {
+                let path = "an object of the history".to_owned();
+                Self::refused(access, Refusal::OtherKind { path })
+            }
             _ if error.message().starts_with("failed to lock file") => Self::other(access, error.message()),
             (ErrorClass::Os | ErrorClass::Filesystem | ErrorClass::NoMemory, code)
                 if code != ErrorCode::NotFound =>

@@ -17,7 +17,7 @@ use ignore::gitignore::{Gitignore, GitignoreBuilder};
 use super::access::RepoAccess;
 use super::error::{GitError, Refusal, printable};
 use super::interrupt::Interrupt;
-use super::limits::ExportLimits;
+use super::limits::{ExportLimits, MAX_DIRECTORY_BYTES};
 use super::links::{Layout, Node};
 use super::mirror::Mirror;
 
@@ -26,9 +26,6 @@ const IGNORE_FILE: &str = ".sourceignore";
 
 /// Maximum bytes of ignore rules. They are compiled to one automaton, which is many times larger.
 const MAX_IGNORE_BYTES: u64 = 64 << 10;
-
-/// Maximum bytes of the tree object of one directory: a hundred thousand entries with names of 100 bytes.
-const MAX_DIRECTORY_BYTES: u64 = 16 << 20;
 
 /// Maximum bytes of the target of a symbolic link: PATH_MAX of Linux without the final NUL.
 const MAX_LINK_BYTES: u64 = 4095;
@@ -354,10 +351,10 @@ impl Export<'_> {
             .read_header(id)
             .map_err(|error| self.unreadable(&error))?;
         if found != expected {
-            return Err(GitError::corrupt(
-                self.access,
-                &format!("{id} has another kind than its directory says"),
-            ));
+            // An ID is the digest of the kind and the content: the directory is wrong, and the mirror is not damaged.
+            return Err(self.refused(Refusal::OtherKind {
+                path: printable(path),
+            }));
         }
         let bytes = size as u64;
         if bytes > limit {

@@ -10,11 +10,13 @@
 //!
 //! libgit2 reads and writes mirrors; it never opens a connection. `http` and `smart` communicate with servers, in async
 //! Rust: a deadline closes the connection, addresses are checked when they are dialled, and received bytes are counted.
-//! Trees are read from the object database and written by `export`; git's checkout, hooks, filters, submodules and
-//! configuration are never used.
+//! What a pack declares is checked by `scan` before libgit2 allocates memory for it. Trees are read from the object
+//! database and written by `export`; git's checkout, hooks, filters and submodules are never used, nor is the
+//! configuration of the system or a user.
 
 mod access;
 mod ancestry;
+mod configuration;
 mod error;
 mod export;
 mod http;
@@ -25,6 +27,7 @@ mod local;
 mod mirror;
 mod pack;
 mod readers;
+mod scan;
 mod smart;
 mod store;
 mod want;
@@ -33,6 +36,6 @@ pub use access::{Credential, RepoAccess, RepoUrl, UrlError};
 pub use ancestry::Ancestry;
 pub use error::{Cause, GitError, Refusal};
 pub use export::ExportStats;
-pub use limits::{ExportLimits, GitLimits};
+pub use limits::{ExportLimits, GitLimits, PackLimits};
 pub use links::LinkProblem;
 pub use store::GitStore;

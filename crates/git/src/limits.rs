@@ -27,9 +27,15 @@ pub struct GitLimits {
     pub max_listing_bytes: u64,
     /// Heads and tags a repository may have.
     pub max_refs: usize,
+    /// The limits of the content of one pack.
+    pub pack: PackLimits,
     /// Packs a mirror may have before they are joined into one. Each fetch adds a pack, and each look-up searches all
     /// of them.
     pub max_packs: usize,
+    /// Bytes the packs of a mirror may have before a fetch: the mirror has this, and one fetch, at most.
+    pub max_mirror_bytes: u64,
+    /// The time that joining packs may take, including the wait for its start.
+    pub joining_timeout: Duration,
     /// The addresses of servers that the operator allows.
     pub addresses: AddressRules,
     /// Bounds of one exported tree.
@@ -54,10 +60,44 @@ impl Default for GitLimits {
             // A line has 50 bytes and a name: room for `max_refs` names of 250 bytes.
             max_listing_bytes: 32 << 20,
             max_refs: 100_000,
+            pack: PackLimits::default(),
             // git's own `gc.autoPackLimit`.
             max_packs: 50,
+            // Twice the largest fetch.
+            max_mirror_bytes: 2 << 30,
+            joining_timeout: Duration::from_secs(300),
             addresses: AddressRules::default(),
             export: ExportLimits::default(),
+        }
+    }
+}
+
+/// Maximum bytes of the tree object of one directory: a hundred thousand entries with names of 100 bytes.
+pub(super) const MAX_DIRECTORY_BYTES: u64 = 16 << 20;
+
+/// Bounds of one pack. libgit2 needs memory for each of them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PackLimits {
+    /// Objects of one pack. libgit2 keeps about 200 bytes of each while it stores the pack.
+    pub max_objects: u32,
+    /// Bytes of one object, decompressed.
+    pub max_object_bytes: u64,
+    /// Bytes of one commit, and of one annotated tag.
+    pub max_commit_bytes: u64,
+    /// Bytes of the list of one directory.
+    pub max_directory_bytes: u64,
+}
+
+impl Default for PackLimits {
+    fn default() -> Self {
+        Self {
+            // Twice what the history of Kubernetes has; 400 MB.
+            max_objects: 2_000_000,
+            // More than the size above which GitHub refuses a push.
+            max_object_bytes: 128 << 20,
+            // A message is text that somebody wrote, and an octopus merge has tens of parents.
+            max_commit_bytes: 4 << 20,
+            max_directory_bytes: MAX_DIRECTORY_BYTES,
         }
     }
 }

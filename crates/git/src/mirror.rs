@@ -7,15 +7,17 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use git2::{
-    AutotagOption, Config, ErrorCode, FetchOptions, ObjectType, Oid, RemoteCallbacks, Repository,
+    AutotagOption, ErrorCode, FetchOptions, ObjectType, Oid, RemoteCallbacks, Repository,
     RepositoryInitOptions,
 };
 use sha2::{Digest as _, Sha256};
 
 use super::access::RepoAccess;
 use super::ancestry::{self, Ancestry};
+use super::configuration;
 use super::error::{GitError, Refusal};
 use super::interrupt::Interrupt;
+use super::limits::PackLimits;
 use super::readers;
 
 /// The commits of the remote refs at the last fetch. The next fetch sends them to the server.
@@ -23,6 +25,9 @@ const REMOTE_PREFIX: &str = "refs/starling/remote/";
 
 /// Commits that are kept even if no branch contains them any more.
 const PIN_PREFIX: &str = "refs/starling/pins/";
+
+/// The maximum number of tags of tags.
+const MAX_TAGS: usize = 16;
 
 /// An opened mirror.
 pub(super) struct Mirror<'a> {
@@ -75,12 +80,11 @@ fn set_aside(path: &Path) -> io::Result<PathBuf> {
 }
 
 impl<'a> Mirror<'a> {
-    /// Opens the mirror with an empty configuration: neither the system's nor a user's git configuration may redirect a
-    /// URL, set a proxy or disable a check. (libgit2 still reads `safe.directory` from them, which can only refuse.)
+    /// Opens the mirror with its own configuration.
     pub(super) fn open(path: &Path, access: &'a RepoAccess) -> Result<Self, GitError> {
         let open = || -> Result<Repository, git2::Error> {
             let repo = Repository::open_bare(path)?;
-            repo.set_config(&Config::new()?)?;
+            repo.set_config(&configuration::open(path)?)?;
             Ok(repo)
         };
         open()
@@ -146,9 +150,42 @@ impl<'a> Mirror<'a> {
             Err(error) => return Err(GitError::from_mirror(self.access, &error)),
         }
         // A commit without its tree is damage; another fetch would not transfer the tree.
-        let read = self.repo.find_commit(commit).and_then(|found| found.tree());
-        read.map(|_| true)
-            .map_err(|error| GitError::from_mirror(self.access, &error))
+        self.read_tree_of(commit).map(|()| true)
+    }
+
+    /// Reads a commit, or the commit of a tag, and its root tree. An object that is too large is refused before it is
+    /// read: an earlier version may have fetched it.
+    fn read_tree_of(&self, tip: Oid) -> Result<(), GitError> {
+        let unreadable = |error: git2::Error| GitError::from_mirror(self.access, &error);
+        let limits = PackLimits::default();
+        let mut id = tip;
+        for _ in 0..MAX_TAGS {
+            self.check_size(id, "commit or tag", limits.max_commit_bytes)?;
+            let object = self.repo.find_object(id, None).map_err(unreadable)?;
+            if let Some(tag) = object.as_tag() {
+                id = tag.target_id();
+                continue;
+            }
+            let commit = object.peel_to_commit().map_err(unreadable)?;
+            self.check_size(commit.tree_id(), "directory", limits.max_directory_bytes)?;
+            return commit.tree().map(|_| ()).map_err(unreadable);
+        }
+        Err(GitError::refused(
+            self.access,
+            Refusal::NotACommit { id: tip.to_string() },
+        ))
+    }
+
+    fn check_size(&self, id: Oid, what: &'static str, limit: u64) -> Result<(), GitError> {
+        let odb = self.repo.odb();
+        let header = odb.and_then(|odb| odb.read_header(id));
+        let (size, _) = header.map_err(|error| GitError::from_mirror(self.access, &error))?;
+        let bytes = size as u64;
+        if bytes > limit {
+            let reason = Refusal::ObjectBytes { what, bytes, limit };
+            return Err(GitError::refused(self.access, reason));
+        }
+        Ok(())
     }
 
     /// The relation of `newer` to `older`.
@@ -222,12 +259,11 @@ impl<'a> Mirror<'a> {
     pub(super) fn check(&self) -> Result<(), GitError> {
         self.check_packs()?;
         for id in self.refs("refs/starling/")?.values() {
-            let commit = self
-                .repo
-                .find_object(*id, None)
-                .and_then(|object| object.peel_to_commit());
-            let tree = commit.and_then(|commit| commit.tree());
-            tree.map_err(|error| GitError::from_mirror(self.access, &error))?;
+            // Content that was fetched before there were limits is fetched again, and refused then.
+            self.read_tree_of(*id).map_err(|error| match error {
+                GitError::Refused { reason, .. } => GitError::corrupt(self.access, &reason.to_string()),
+                other => other,
+            })?;
         }
         Ok(())
     }
@@ -319,6 +355,15 @@ impl<'a> Mirror<'a> {
             .into_iter()
             .filter(|path| Some(path.as_path()) != joined.as_deref())
             .collect())
+    }
+
+    /// Returns the bytes of all packs.
+    pub(super) fn pack_bytes(&self) -> Result<u64, GitError> {
+        let sum = || -> io::Result<u64> {
+            let packs = files_in(&self.repo.path().join("objects/pack"), "pack")?;
+            packs.iter().map(|pack| Ok(fs::metadata(pack)?.len())).sum()
+        };
+        sum().map_err(|error| GitError::disk(self.access, "the mirror", error))
     }
 
     fn write_joined_pack(

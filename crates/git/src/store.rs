@@ -1,6 +1,7 @@
 //! The mirrors of all repositories, and the operations on them.
 
 mod fetch;
+mod joining;
 mod retain;
 
 use std::collections::{BTreeMap, HashMap};
@@ -279,40 +280,6 @@ impl GitStore {
             })
             .await?;
         stats.ok_or_else(|| GitError::not_found(access, format!("commit {commit}")))
-    }
-
-    /// Joins the packs of a mirror into one if there are more than [`GitLimits::max_packs`]; returns whether it did.
-    ///
-    /// Removes commits that are reachable neither from a pin nor from a fetched branch. Exports continue meanwhile,
-    /// except while the old packs are deleted; a fetch waits.
-    ///
-    /// # Errors
-    /// [`GitError::Timeout`] if `timeout` is too short; then the mirror is unchanged.
-    pub async fn compact(&self, access: &RepoAccess, timeout: Duration) -> Result<bool, GitError> {
-        let call = self.call(access, timeout);
-        let server_lock = self.lock_server(&call).await?;
-        let (max_packs, interrupt) = (self.inner.limits.max_packs, Arc::clone(&call.interrupt));
-        let guard = Arc::clone(&server_lock);
-        let old = self
-            .read(&call, move |mirror| {
-                let _guard = guard;
-                mirror.join_packs(max_packs, &interrupt)
-            })
-            .await?
-            .unwrap_or_default();
-        if old.is_empty() {
-            return Ok(false);
-        }
-        let alone = self
-            .within(&call, Arc::clone(&call.handle.content).write_owned())
-            .await?;
-        let owned = access.clone();
-        let permit = self.permit(&call, &self.inner.local).await?;
-        self.job(&call, (alone, server_lock, permit), move || {
-            mirror::discard(&old, &owned)
-        })
-        .await?;
-        Ok(true)
     }
 
     fn call(&self, access: &RepoAccess, timeout: Duration) -> Call {

@@ -48,6 +48,7 @@ impl GitStore {
         server_lock: &ServerLock,
         want: Want,
     ) -> Result<(), GitError> {
+        self.ensure_capacity(call, server_lock).await?;
         match self.fetch_once(call, server_lock, want.clone()).await {
             // Once: if a new mirror is damaged immediately, the mirror is not the cause.
             Err(GitError::Corrupt { .. }) => {
@@ -57,6 +58,7 @@ impl GitStore {
             other => other?,
         }
         self.read(call, |mirror| mirror.add_reader()).await?;
+        self.join_later(&call.access);
         Ok(())
     }
 
@@ -106,11 +108,11 @@ impl GitStore {
         let shared = self
             .within(call, Arc::clone(&call.handle.content).read_owned())
             .await?;
-        let handle = Arc::clone(&call.handle);
+        let (handle, limits) = (Arc::clone(&call.handle), self.inner.limits.pack.clone());
         let write = self.job(call, (permit, shared, Arc::clone(server_lock)), move || {
             let outcome = Mirror::open(&path, &access).and_then(|mirror| {
                 if expects_pack {
-                    pack::receive(&mirror, &access, &mut coming, &interrupt)?;
+                    pack::receive(&mirror, &access, &mut coming, &limits, &interrupt)?;
                 }
                 want.note(&mirror, &refs)
             });

@@ -59,10 +59,24 @@ impl Fixture {
     }
 
     pub(crate) fn commit_tree(&self, parents: &[Oid], root: Oid) -> Oid {
+        self.commit_with(parents, root, "change")
+    }
+
+    /// Writes a commit of a tree that is written without any check: mode, name and ID of each entry.
+    pub(crate) fn commit_raw_tree(&self, parents: &[Oid], entries: &[(&str, &str, Oid)]) -> Oid {
+        let entry = |(mode, name, id): &(&str, &str, Oid)| {
+            [format!("{mode} {name}\0").as_bytes(), id.as_bytes()].concat()
+        };
+        let raw: Vec<u8> = entries.iter().flat_map(entry).collect();
+        let root = self.object(ObjectType::Tree, &raw);
+        self.commit_tree(parents, root)
+    }
+
+    pub(crate) fn commit_with(&self, parents: &[Oid], root: Oid, message: &str) -> Oid {
         let time = Time::new(1_700_000_000, 0);
         let who = Signature::new("Ann", "ann@example.org", &time).unwrap();
         let text = format!(
-            "tree {root}\n{}author {who} 1700000000 +0000\ncommitter {who} 1700000000 +0000\n\nchange\n",
+            "tree {root}\n{}author {who} 1700000000 +0000\ncommitter {who} 1700000000 +0000\n\n{message}\n",
             parents
                 .iter()
                 .map(|parent| format!("parent {parent}\n"))
@@ -86,9 +100,13 @@ impl Fixture {
 
     /// Creates or moves an annotated tag; returns the tag object's ID.
     pub(crate) fn annotate(&self, name: &str, commit: Oid) -> Oid {
+        self.annotate_with(name, commit, "release")
+    }
+
+    pub(crate) fn annotate_with(&self, name: &str, commit: Oid, message: &str) -> Oid {
         let who = Signature::now("Ann", "ann@example.org").unwrap();
         let target = self.repo.find_object(commit, None).unwrap();
-        self.repo.tag(name, &target, &who, "release", true).unwrap()
+        self.repo.tag(name, &target, &who, message, true).unwrap()
     }
 
     fn object(&self, kind: ObjectType, bytes: &[u8]) -> Oid {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-use starling_git::{Ancestry, Credential, GitError, GitLimits, Refusal, RepoAccess, RepoUrl};
+use starling_git::{Ancestry, Credential, GitError, GitLimits, GitStore, Refusal, RepoAccess, RepoUrl};
 
 use super::fixture::{Fixture, file, tree};
 use super::{LONG, Store, store, store_with};
@@ -324,10 +324,7 @@ fn packs(mirror: &Path) -> Vec<PathBuf> {
 
 #[tokio::test]
 async fn packs_are_joined_and_pins_and_branches_survive() {
-    let store = store_with(GitLimits {
-        max_packs: 3,
-        ..GitLimits::default()
-    });
+    let store = store();
     let fixture = Fixture::new();
     let access = fixture.access();
     let mut last = fixture.simple(&[], "0");
@@ -349,6 +346,12 @@ async fn packs_are_joined_and_pins_and_branches_survive() {
 
     let mirror = mirror_path(&store, &access);
     assert!(packs(&mirror).len() > 3);
+    let limits = GitLimits {
+        max_packs: 3,
+        ..GitLimits::default()
+    };
+    let git = GitStore::new(store.folder.path().join("mirrors"), limits);
+    let store = Store { git, ..store };
     assert!(store.git.compact(&access, LONG).await.unwrap());
     assert_eq!(packs(&mirror).len(), 1);
     assert!(
@@ -719,4 +722,54 @@ async fn a_repository_with_too_many_refs_is_refused() {
         ),
         "{error:?}"
     );
+}
+
+/// A server may send what git would not have stored. The object is refused; the mirror and its pins stay.
+#[tokio::test]
+async fn tenant_objects_of_another_kind_than_referred_to_are_refused_and_the_mirror_stays() {
+    let (store, fixture) = (store(), Fixture::new());
+    let access = fixture.access();
+    let first = fixture.simple(&[], "one");
+    fixture.point("refs/heads/main", first);
+    ensure(&store, &fixture, None, first).await.unwrap();
+    store.git.pin(&access, "first", &first.to_string()).await.unwrap();
+
+    let blob = fixture.write(&file("text")).1;
+    let inner = fixture.write(&tree(vec![("a", file("alpha"))])).1;
+    let as_directory = fixture.commit_raw_tree(&[first], &[("40000", "sub", blob)]);
+    let as_file = fixture.commit_raw_tree(&[first], &[("100644", "file", inner)]);
+    let without_tree = fixture.commit_tree(&[first], blob);
+    let with_parent = fixture.commit_tree(&[blob], inner);
+    // git's own server does not send these, so they are put where a pack of another server would put them.
+    let mirror = git2::Repository::open_bare(mirror_path(&store, &access)).unwrap();
+    let (from, to) = (fixture.repo.odb().unwrap(), mirror.odb().unwrap());
+    from.foreach(|id| {
+        let object = from.read(*id).unwrap();
+        to.write(object.kind(), object.data()).unwrap();
+        true
+    })
+    .unwrap();
+
+    let read = async |commit: git2::Oid| -> Result<(), GitError> {
+        let (git, id) = (&store.git, commit.to_string());
+        git.ensure_commit(&access, None, &id, LONG).await?;
+        git.ancestry(&access, &first.to_string(), &id).await?;
+        let out = store.folder.path().join(&id);
+        git.export(&access, &id, &out, None).await.map(|_| ())
+    };
+    for commit in [as_directory, as_file, without_tree, with_parent] {
+        let error = read(commit).await.unwrap_err();
+        let reason = match &error {
+            GitError::Refused { reason, .. } => reason,
+            other => panic!("{commit}: {other:?}"),
+        };
+        assert!(
+            matches!(reason, Refusal::OtherKind { .. }),
+            "{commit}: {reason:?}"
+        );
+        let pins = store.git.list_pins(&access).await.unwrap();
+        assert_eq!(pins["first"], first.to_string(), "{commit}");
+        read(first).await.unwrap();
+        std::fs::remove_dir_all(store.folder.path().join(first.to_string())).unwrap();
+    }
 }

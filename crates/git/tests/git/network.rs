@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 
 use axum::http::StatusCode;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
-use starling_git::{Ancestry, Credential, GitError, GitLimits, GitStore, Refusal, RepoAccess, RepoUrl};
+use starling_git::{
+    Ancestry, Credential, GitError, GitLimits, GitStore, PackLimits, Refusal, RepoAccess, RepoUrl,
+};
 use starling_net::rules::{AddressLists, Purpose};
 
 use super::fixture::{Entry, Fixture, file, tree};
@@ -848,4 +850,199 @@ async fn a_self_signed_certificate_is_trusted_if_it_is_in_the_bundle_and_names_t
         let outcome = store().git.list_refs(&access, LONG).await;
         assert_eq!(outcome.is_ok(), expected, "{name}: {outcome:?}");
     }
+}
+
+/// The limits of a small repository.
+fn small() -> GitLimits {
+    GitLimits {
+        pack: PackLimits {
+            max_commit_bytes: 1 << 20,
+            max_directory_bytes: 1 << 20,
+            max_object_bytes: 4 << 20,
+            ..PackLimits::default()
+        },
+        ..GitLimits::default()
+    }
+}
+
+/// Fetches a commit over HTTP; returns the error, and the names of the packs of the mirrors.
+async fn fetch_refused(fixture: &Fixture, refname: &str, commit: git2::Oid) -> (GitError, Vec<String>) {
+    let server = GitServer::open(fixture.folder.path().into()).await;
+    let store = store_with(small());
+    let error = store
+        .git
+        .ensure_commit(
+            &access(&server.url(), Credential::None),
+            Some(refname),
+            &commit.to_string(),
+            LONG,
+        )
+        .await
+        .unwrap_err();
+    let mut packs = Vec::new();
+    let mut folders = vec![store.folder.path().to_path_buf()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|end| end == "pack") {
+                packs.push(path.display().to_string());
+            }
+        }
+    }
+    (error, packs)
+}
+
+/// libgit2 holds each of them in memory, also at every later start, when the pack is in the mirror.
+#[tokio::test]
+async fn tenant_objects_that_inflate_to_more_than_their_limit_are_not_stored() {
+    let large = vec![b'x'; 2 << 20];
+    let (fixture, parent) = fixture();
+    let root = fixture.repo.find_commit(parent).unwrap().tree_id();
+    let message = String::from_utf8(large.clone()).unwrap();
+    let commit = fixture.commit_with(&[parent], root, &message);
+    fixture.point("refs/heads/large-message", commit);
+    let tag = fixture.annotate_with("large-tag", parent, &message);
+    let names = (0..20_000)
+        .map(|number| (format!("{number:060}").into_bytes(), file("x")))
+        .collect();
+    let directory = fixture.commit(&[parent], Entry::Tree(names));
+    fixture.point("refs/heads/large-directory", directory);
+    let blob = fixture.commit(
+        &[parent],
+        Entry::Tree(vec![(b"a".to_vec(), Entry::File(vec![b'x'; 5 << 20]))]),
+    );
+    fixture.point("refs/heads/large-file", blob);
+    for (refname, id, what) in [
+        ("refs/heads/large-message", commit, "commit"),
+        ("refs/tags/large-tag", tag, "tag"),
+        ("refs/heads/large-directory", directory, "directory"),
+        ("refs/heads/large-file", blob, "file"),
+    ] {
+        let (error, packs) = fetch_refused(&fixture, refname, id).await;
+        let GitError::Refused {
+            reason: Refusal::ObjectBytes { what: seen, .. },
+            ..
+        } = error
+        else {
+            panic!("{refname}: {error:?}");
+        };
+        assert_eq!((seen, packs), (what, Vec::<String>::new()));
+    }
+}
+
+/// A server whose branch is rewritten again and again costs a mirror of bounded size, and its own Source.
+#[tokio::test]
+async fn tenant_a_mirror_stays_within_its_size() {
+    let (fixture, first) = fixture();
+    let server = GitServer::open(fixture.folder.path().into()).await;
+    let store = store_with(GitLimits {
+        max_mirror_bytes: 1 << 20,
+        ..GitLimits::default()
+    });
+    let (access, git) = (access(&server.url(), Credential::None), &store.git);
+    let main = Some("refs/heads/main");
+    let mut state = 1_u64;
+    let mut noise = || {
+        let bytes = (0..700_000).map(|_| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 56).to_le_bytes()[0]
+        });
+        tree(vec![("noise", Entry::File(bytes.collect()))])
+    };
+    let size = || {
+        let mut bytes = 0;
+        let mut folders = vec![store.folder.path().to_path_buf()];
+        while let Some(folder) = folders.pop() {
+            for entry in std::fs::read_dir(folder).unwrap() {
+                let entry = entry.unwrap();
+                if entry.path().is_dir() {
+                    folders.push(entry.path());
+                }
+                bytes += entry.metadata().unwrap().len();
+            }
+        }
+        bytes
+    };
+    git.ensure_commit(&access, main, &first.to_string(), LONG)
+        .await
+        .unwrap();
+    git.pin(&access, "first", &first.to_string()).await.unwrap();
+    for _ in 0..6 {
+        let rewritten = fixture.commit(&[], noise());
+        fixture.point("refs/heads/main", rewritten);
+        git.ensure_commit(&access, main, &rewritten.to_string(), LONG)
+            .await
+            .unwrap();
+        assert!(size() < 3 << 20, "{} bytes", size());
+    }
+    git.ensure_commit(&access, None, &first.to_string(), LONG)
+        .await
+        .unwrap();
+
+    // What is in use is not removed: it is the server that is refused.
+    for number in 0..3 {
+        let kept = fixture.commit(&[], noise());
+        fixture.point("refs/heads/main", kept);
+        let (name, id) = (format!("kept-{number}"), kept.to_string());
+        match git.ensure_commit(&access, main, &id, LONG).await {
+            Ok(()) => git.pin(&access, &name, &id).await.unwrap(),
+            Err(GitError::Refused {
+                reason: Refusal::MirrorBytes { limit, .. },
+                ..
+            }) => {
+                assert_eq!((limit, number), (1 << 20, 2));
+                assert_eq!(git.list_pins(&access).await.unwrap().len(), 3);
+                return;
+            }
+            Err(error) => panic!("{error:?}"),
+        }
+    }
+    panic!("the mirror has no limit: {} bytes", size());
+}
+
+/// Each fetch adds a pack, and each look-up searches all of them.
+#[tokio::test]
+async fn packs_are_joined_after_fetches() {
+    let (fixture, mut last) = fixture();
+    let server = GitServer::open(fixture.folder.path().into()).await;
+    let store = store_with(GitLimits {
+        max_packs: 4,
+        ..GitLimits::default()
+    });
+    let access = access(&server.url(), Credential::None);
+    for number in 0..12 {
+        last = fixture.simple(&[last], &number.to_string());
+        fixture.point("refs/heads/main", last);
+        let id = last.to_string();
+        store
+            .git
+            .ensure_commit(&access, Some("refs/heads/main"), &id, LONG)
+            .await
+            .unwrap();
+    }
+    // Waits for the last joining, which holds the lock of the server.
+    store.git.compact(&access, LONG).await.unwrap();
+    let folder = store
+        .folder
+        .path()
+        .join("mirrors")
+        .join(access.mirror_key())
+        .join("objects/pack");
+    let packs = std::fs::read_dir(folder).unwrap().filter(|entry| {
+        entry
+            .as_ref()
+            .unwrap()
+            .path()
+            .extension()
+            .is_some_and(|end| end == "pack")
+    });
+    assert!(packs.count() <= 4);
+    let out = store.folder.path().join("out");
+    store
+        .git
+        .export(&access, &last.to_string(), &out, None)
+        .await
+        .unwrap();
 }
