@@ -24,7 +24,7 @@ pub(crate) struct EncryptedSource {
 impl EncryptedSource {
     pub(crate) fn install(fleet: &Fleet, children: &Path) -> Result<Self> {
         let tools = SopsTools::find()?;
-        let (script, leak_switch) = (fleet.folder().join("sops"), fleet.folder().join("leak"));
+        let (script, leak_switch) = (fleet.directory().join("sops"), fleet.directory().join("leak"));
         // While the file `leak_switch` exists, the script prints all its input, and exits with the status in the file.
         let text = format!(
             "#!/bin/sh\n\
@@ -147,7 +147,54 @@ pub(crate) async fn reconcile_with_failures(
     }
     std::fs::remove_file(&encrypted.leak_switch)?;
     repo.commit(&[("app/note.txt", "the end")], "good again")?;
-    crate::until_ready(fleet, "sealed", "True").await
+    crate::until_ready(fleet, "sealed", "True").await?;
+    other_kinds(fleet, encrypted, &repo, value).await
+}
+
+/// An encrypted ConfigMap: its value is as secret as that of a Secret. The server repeats it, as it does when a schema
+/// of a definition refuses a value, about this object and about another one.
+async fn other_kinds(fleet: &Fleet, encrypted: &EncryptedSource, repo: &GitRepo, value: &str) -> Result<()> {
+    let proxy = fleet.proxy("m1")?;
+    let body = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Invalid", "code": 422,
+        "message": format!("ConfigMap \"sealed\" is invalid: data.password: Invalid value: \"{value}\"")});
+    for (number, refused) in ["/configmaps/sealed", "/configmaps/beside"]
+        .into_iter()
+        .enumerate()
+    {
+        let fault = Fault::Status {
+            code: StatusCode::UNPROCESSABLE_ENTITY,
+            headers: vec![(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))],
+            body: body.to_string().into(),
+        };
+        let rule = proxy.on(Match::writes().path_ends_with(refused).times(1), fault);
+        let sealed = format!(
+            "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: sealed\n  namespace: default\ndata:\n  \
+             password: {value}\n  number: \"{number}\"\n"
+        );
+        let sealed = encrypted.tools.encrypt_secret(&sealed, &[&encrypted.key])?;
+        let beside = format!(
+            "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: beside\n  namespace: default\ndata:\n  n: \
+             \"{number}\"\n"
+        );
+        repo.commit(
+            &[("app/map.yaml", &sealed), ("app/beside.yaml", &beside)],
+            "another kind",
+        )?;
+        wait::until(TIMEOUT, format!("{refused} was answered"), async || {
+            rule.fired() > 0
+        })
+        .await?;
+        crate::until_ready(fleet, "sealed", "True").await?;
+    }
+    // The member is where the value belongs; the search would find it there.
+    let last = "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: sealed\n  namespace: default\ndata: {}\n";
+    let head = repo.commit(&[("app/map.yaml", last)], "no value")?;
+    let applied = |sync: &SyncResource| {
+        let status = sync.status.as_ref();
+        status.is_some_and(|status| status.last_applied_revision.ends_with(&head))
+    };
+    fleet.until("sealed", "the value is gone", applied).await?;
+    Ok(())
 }
 
 /// An admission webhook, or a panicking server, that repeats the decrypted value.
@@ -163,6 +210,14 @@ async fn refused_by_the_member(
             StatusCode::UNPROCESSABLE_ENTITY,
             json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Invalid", "code": 422,
                 "message": format!("denied: password {value} is too long")})
+            .to_string(),
+        ),
+        // A member that lies about the fields of the Secret.
+        (
+            StatusCode::BAD_REQUEST,
+            json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": value, "code": 400,
+                "message": value, "details": {"causes": [{"field": format!("data[{value}]"), "message": value},
+                    {"field": value, "message": value}]}})
             .to_string(),
         ),
         (StatusCode::INTERNAL_SERVER_ERROR, format!("panic: {value}")),

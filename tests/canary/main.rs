@@ -65,7 +65,7 @@ async fn t52_t53_t54_no_secret_is_in_any_log_status_event_metric_ledger_page_or_
         ..FleetOptions::default()
     };
     let fleet = Fleet::start(options).await?;
-    let children = fleet.folder().join("children");
+    let children = fleet.directory().join("children");
     let encrypted = EncryptedSource::install(&fleet, &children)?;
     let token = fleet.plane("m1")?.token().reveal().to_owned();
     let canaries = Canaries {
@@ -78,7 +78,7 @@ async fn t52_t53_t54_no_secret_is_in_any_log_status_event_metric_ledger_page_or_
     };
     fleet.add_cluster("m1", &[]).await?;
 
-    let temp = fleet.folder().join("tmp");
+    let temp = fleet.directory().join("tmp");
     std::fs::create_dir_all(&temp)?;
     let kustomize = wrapped_kustomize(&fleet, &children)?;
     let listen = format!("127.0.0.1:{}", free_port()?);
@@ -106,7 +106,7 @@ fn wrapped_kustomize(fleet: &Fleet, children: &Path) -> Result<String> {
         .assets()
         .kustomize()
         .context("kustomize among the built programs")?;
-    let script = fleet.folder().join("kustomize");
+    let script = fleet.directory().join("kustomize");
     let text = format!(
         "#!/bin/sh\n{{ echo \"$0 $*\"; export -p; }} >> '{}'\nexec '{}' \"$@\"\n",
         children.display(),

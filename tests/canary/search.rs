@@ -13,7 +13,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use starling_api::{Cluster, Source, SyncGroup, SyncResource};
 use starling_testkit::Fleet;
-use starling_testkit::canary::{Canary, CanaryMatch, canary_matches, canary_matches_in_folder};
+use starling_testkit::canary::{Canary, CanaryMatch, canary_matches, canary_matches_in_directory};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// Watches temporary files; everything else is searched at the end.
@@ -38,7 +38,7 @@ impl Search {
                 while !stop.load(Ordering::SeqCst) {
                     let matches = folders
                         .iter()
-                        .flat_map(|folder| canary_matches_in_folder(&credentials, folder));
+                        .flat_map(|folder| canary_matches_in_directory(&credentials, folder));
                     found.lock().unwrap().extend(matches);
                     rounds.fetch_add(1, Ordering::SeqCst);
                     // The files of a render exist for tens of milliseconds.
@@ -102,7 +102,7 @@ impl Search {
             let path = entry?.path();
             // Mirrors contain the same files as the repository.
             if path.file_name().is_some_and(|name| name != "git") {
-                found.extend(canary_matches_in_folder(canaries, &path));
+                found.extend(canary_matches_in_directory(canaries, &path));
                 found.extend(if path.is_file() {
                     canary_matches(canaries, &path.display().to_string(), &std::fs::read(&path)?)
                 } else {

@@ -77,6 +77,32 @@ const FIELDS: &[(&str, FieldKind)] = &[
     ("helmchartinflationgenerator", FieldKind::Programs),
 ];
 
+/// The fields of entries that name a file: patches, replacements, `openapi`.
+const PATH_FIELDS: &[&str] = &["path", "patch", "target", "options", "source", "targets"];
+
+/// The fields of a generator of ConfigMaps or Secrets.
+const SOURCE_FIELDS: &[&str] = &[
+    "name",
+    "namespace",
+    "behavior",
+    "type",
+    "options",
+    "files",
+    "envs",
+    "env",
+    "literals",
+];
+
+/// The fields of a kustomization in a directory of `generators`, `transformers` or `validators`.
+const OF_PLUGIN_DIRECTORIES: &[&str] = &[
+    "apiversion",
+    "kind",
+    "metadata",
+    "resources",
+    "bases",
+    "components",
+];
+
 /// Literals that the error output of the build may quote and that may be secret. Therefore without `Debug`.
 #[derive(Default)]
 pub(super) struct SecretLiterals(pub(super) Vec<String>);
@@ -176,10 +202,14 @@ impl Walk<'_> {
         value: &Value,
         plugins_of: Option<&Path>,
     ) -> Result<(), RenderError> {
-        let name = entry_path.field.to_lowercase();
+        let name = folded(entry_path.field);
         let Some((_, kind)) = FIELDS.iter().find(|(known, _)| *known == name) else {
             return Err(self.refused(entry_path, entry_path.field, Refusal::Unknown));
         };
+        // Other fields could change the configurations of plugins after this check.
+        if plugins_of.is_some() && !OF_PLUGIN_DIRECTORIES.contains(&name.as_str()) {
+            return Err(self.refused(entry_path, entry_path.field, Refusal::ChangesPlugins));
+        }
         if value.is_null() {
             return Ok(());
         }
@@ -199,12 +229,14 @@ impl Walk<'_> {
                     walk.file(entry_path, entry)
                 }
             }),
-            FieldKind::Paths => {
-                self.each_mapping(entry_path, value, |walk, entry| walk.path_of(entry_path, entry))
-            }
-            FieldKind::Sources => {
-                self.each_mapping(entry_path, value, |walk, entry| walk.sources(entry_path, entry))
-            }
+            FieldKind::Paths => self.each_mapping(entry_path, value, |walk, entry| {
+                walk.known(entry_path, entry, PATH_FIELDS)?;
+                walk.path_of(entry_path, entry)
+            }),
+            FieldKind::Sources => self.each_mapping(entry_path, value, |walk, entry| {
+                walk.known(entry_path, entry, SOURCE_FIELDS)?;
+                walk.sources(entry_path, entry)
+            }),
             FieldKind::Programs => Err(self.refused(entry_path, entry_path.field, Refusal::Plugin)),
         }
     }
@@ -290,6 +322,17 @@ impl Walk<'_> {
         Ok(())
     }
 
+    /// Refuses fields that this check does not know: one of them may read any file.
+    fn known(
+        &self,
+        entry_path: EntryPath<'_>,
+        fields: &Map<String, Value>,
+        known: &[&str],
+    ) -> Result<(), RenderError> {
+        let unknown = fields.keys().find(|key| !known.contains(&folded(key).as_str()));
+        unknown.map_or(Ok(()), |key| Err(self.refused(entry_path, key, Refusal::Unknown)))
+    }
+
     fn path_of(&mut self, entry_path: EntryPath<'_>, fields: &Map<String, Value>) -> Result<(), RenderError> {
         for (_, path) in named(fields, &["path"]) {
             match path {
@@ -316,17 +359,15 @@ impl Walk<'_> {
                 let Some(entry) = entry.as_str() else {
                     return Err(self.refused(entry_path, name, Refusal::Malformed));
                 };
-                if name.eq_ignore_ascii_case("literals") {
+                let field = folded(name);
+                if field == "literals" {
                     self.secret_literals.0.push(entry.to_owned());
                     self.secret_literals
                         .0
                         .extend(entry.split_once('=').map(|(_, value)| value.to_owned()));
                 } else {
                     // `files` may have the form `key=path`.
-                    let keyed = name
-                        .eq_ignore_ascii_case("files")
-                        .then(|| entry.split_once('='))
-                        .flatten();
+                    let keyed = (field == "files").then(|| entry.split_once('=')).flatten();
                     self.file(entry_path, keyed.map_or(entry, |(_, path)| path))?;
                 }
             }
@@ -407,8 +448,19 @@ fn named<'a>(
 ) -> impl Iterator<Item = (&'a str, &'a Value)> {
     fields
         .iter()
-        .filter(|(key, _)| names.iter().any(|name| key.eq_ignore_ascii_case(name)))
+        .filter(|(key, _)| names.contains(&folded(key).as_str()))
         .map(|(key, value)| (key.as_str(), value))
+}
+
+/// Returns a key in the form in which kustomize compares it. Go's `encoding/json` folds by Unicode, which takes two
+/// characters outside of ASCII for letters: the long s and the sign of Kelvin.
+fn folded(key: &str) -> String {
+    let letter = |character: char| match character {
+        '\u{17f}' => 's',
+        '\u{212a}' => 'k',
+        other => other.to_ascii_lowercase(),
+    };
+    key.chars().map(letter).collect()
 }
 
 /// Whether an entry is an inline document and not a path.

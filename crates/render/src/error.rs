@@ -183,6 +183,9 @@ pub enum Refusal {
     /// An unknown field, which may read any file.
     #[error("is not a known field")]
     Unknown,
+    /// A field of a directory with configurations of plugins that could change these configurations.
+    #[error("is not allowed in a directory of generators, transformers or validators; list resources alone")]
+    ChangesPlugins,
     /// Not of the type that kustomize expects.
     #[error("has the wrong type")]
     Malformed,

@@ -1,11 +1,13 @@
 //! Converts the objects of a build to the bytes that are applied to a cluster.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha256};
 use starling_api::{DISABLED, ENABLED, FORCE, OWNER_LABEL, RECONCILE};
+use starling_core::ids::OwnerLabel;
 use starling_core::object::{Directives, ObjectId, Phase, RenderedObject, RenderedSet, set_digest};
+use starling_core::secret_values::SecretValues;
 
 use super::manifest::{self, Identity, MissingField};
 use super::substitute::substitute;
@@ -37,10 +39,11 @@ const SERVER_FIELDS: [&str; 6] = [
 pub fn finish(
     manifests: &Manifests,
     values: &BTreeMap<String, String>,
-    owner: &str,
+    owner: &OwnerLabel,
 ) -> Result<RenderedSet, RenderError> {
     let mut remaining = SUBSTITUTED_BYTES;
     let mut objects = Vec::with_capacity(manifests.objects.len());
+    let (mut secrets, mut keys) = (Vec::new(), BTreeSet::new());
     for (index, object) in manifests.objects.iter().enumerate() {
         let mut object = object.clone();
         substitute(&mut object, values, &mut remaining).map_err(|_| RenderError::TooLarge {
@@ -57,17 +60,52 @@ pub fn finish(
             return Err(RenderError::OfStarling { key: identity.key });
         }
         prepare(&mut object, &identity.key, owner)?;
-        objects.push(serialise(&object, identity));
+        secret::values(&identity.key, &object, &mut secrets, &mut keys);
+        let has_opened = contains(&object, &manifests.opened);
+        if has_opened {
+            texts(&object, &manifests.opened, &mut secrets);
+        }
+        let mut rendered = serialise(&object, identity);
+        rendered.directives.secret = has_opened;
+        objects.push(rendered);
     }
     manifest::unique(objects.iter().map(|object| &object.key))?;
     objects.sort_by_key(|object| Phase::of(&object.key));
     Ok(RenderedSet {
         digest: set_digest(&objects),
         objects,
+        secrets: manifests.opened.with(secrets).with_keys(keys),
     })
 }
 
-fn prepare(object: &mut Value, key: &ObjectId, owner: &str) -> Result<(), RenderError> {
+/// Returns whether a value of an object was encrypted, or contains one that was.
+fn contains(value: &Value, opened: &SecretValues) -> bool {
+    if opened.is_empty() {
+        return false;
+    }
+    match value {
+        Value::Object(fields) => fields.values().any(|value| contains(value, opened)),
+        Value::Array(items) => items.iter().any(|item| contains(item, opened)),
+        Value::String(text) => opened.are_in(text),
+        Value::Number(number) => opened.are_in(&number.to_string()),
+        Value::Null | Value::Bool(_) => false,
+    }
+}
+
+/// Adds the texts that contain a value that was encrypted: substitution may have changed the value.
+fn texts(value: &Value, opened: &SecretValues, found: &mut Vec<String>) {
+    match value {
+        Value::Object(fields) => fields.values().for_each(|value| texts(value, opened, found)),
+        Value::Array(items) => items.iter().for_each(|item| texts(item, opened, found)),
+        Value::String(text) if opened.are_in(text) => {
+            found.push(text.clone());
+        }
+        Value::Number(number) if opened.are_in(&number.to_string()) => found.push(number.to_string()),
+        _ => {}
+    }
+}
+
+fn prepare(object: &mut Value, key: &ObjectId, owner: &OwnerLabel) -> Result<(), RenderError> {
     let not_a_mapping = |field| RenderError::NotAMapping {
         key: key.clone(),
         field,
@@ -91,7 +129,7 @@ fn prepare(object: &mut Value, key: &ObjectId, owner: &str) -> Result<(), Render
     let labels = labels
         .as_object_mut()
         .ok_or_else(|| not_a_mapping("metadata.labels"))?;
-    labels.insert(OWNER_LABEL.to_owned(), Value::String(owner.to_owned()));
+    labels.insert(OWNER_LABEL.to_owned(), Value::String(owner.as_str().to_owned()));
     Ok(())
 }
 
@@ -111,6 +149,7 @@ fn serialise(object: &Value, identity: Identity) -> RenderedObject {
 fn directives(object: &Value) -> Directives {
     let annotations = &object["metadata"]["annotations"];
     Directives {
+        secret: false,
         left_alone: annotations[RECONCILE] == DISABLED,
         recreate: annotations[FORCE] == ENABLED,
         ignored: None,
@@ -131,6 +170,7 @@ mod tests {
         Manifests {
             objects,
             plain: false,
+            opened: SecretValues::default(),
         }
     }
 
@@ -140,6 +180,27 @@ mod tests {
 
     fn object(api: &str, kind: &str, namespace: &str, name: &str) -> Value {
         json!({"apiVersion": api, "kind": kind, "metadata": {"name": name, "namespace": namespace}})
+    }
+
+    const RBAC: &str = "rbac.authorization.k8s.io/v1";
+
+    #[test]
+    fn tenant_what_was_encrypted_is_secret_whatever_its_kind() {
+        let mut manifests = manifests(vec![
+            json!({"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "w"}, "spec": {"pin": "a hunter2 b"}}),
+            json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "m"}, "data": {"a": "plain"}}),
+            json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}, "data": {"a": "c2VjcmV0LXZhbHVl"}}),
+        ]);
+        manifests.opened = SecretValues::new(["hunter2".into()]);
+        let set = finish(&manifests, &BTreeMap::new(), &OwnerLabel::default()).unwrap();
+        let secret = set.objects.iter().filter(|object| object.is_secret());
+        let mut kinds: Vec<&str> = secret.map(|object| object.key.kind.as_str()).collect();
+        kinds.sort_unstable();
+        assert_eq!(kinds, ["Secret", "Widget"]);
+        for text in ["got hunter2", "c2VjcmV0LXZhbHVl", "secret-value"] {
+            assert!(set.secrets.are_in(text), "{text}");
+        }
+        assert!(!set.secrets.are_in("plain"));
     }
 
     #[test]
@@ -154,7 +215,12 @@ mod tests {
             "data": {"status": "kept"},
             "status": {"phase": "x"},
         });
-        let set = finish(&manifests(vec![exported]), &BTreeMap::new(), "0123").expect("set");
+        let set = finish(
+            &manifests(vec![exported]),
+            &BTreeMap::new(),
+            &OwnerLabel::new("0123"),
+        )
+        .expect("set");
         let only = &set.objects[0];
         assert_eq!(
             body(only),
@@ -201,11 +267,32 @@ mod tests {
             ("v1", "ConfigMap", "shop", "starling-inventory-0f", false),
             ("v1", "Secret", "starling-system", "starling-inventory-0f", false),
             ("v1", "Namespace", "", "starling-system", false),
+            // What `starling cluster add` creates.
+            (
+                "v1",
+                "ServiceAccount",
+                "starling-system",
+                "starling-0123456789ab",
+                true,
+            ),
+            ("v1", "ServiceAccount", "shop", "starling-0123456789ab", false),
+            ("v1", "ServiceAccount", "starling-system", "starling", false),
+            (RBAC, "Role", "starling-system", "starling-0123456789ab", true),
+            (
+                RBAC,
+                "RoleBinding",
+                "fleet",
+                "starling-0123456789ab-impersonate",
+                true,
+            ),
+            (RBAC, "ClusterRole", "", "starling-0123456789ab", true),
+            (RBAC, "ClusterRoleBinding", "", "starling-0123456789ab-role", true),
+            (RBAC, "ClusterRole", "", "starling-approver", false),
         ] {
             let set = finish(
                 &manifests(vec![object(api, kind, namespace, name)]),
                 &BTreeMap::new(),
-                "o",
+                &OwnerLabel::new("o"),
             );
             let found = matches!(set, Err(RenderError::OfStarling { .. }));
             assert_eq!(found, refused, "{kind} {namespace}/{name}");
@@ -213,7 +300,7 @@ mod tests {
         // Parameters of the cluster decide about names, too.
         let values = BTreeMap::from([("NAME".to_owned(), "inventory-0f".to_owned())]);
         let object = object("v1", "ConfigMap", "starling-system", "starling-${NAME}");
-        let set = finish(&manifests(vec![object]), &values, "o");
+        let set = finish(&manifests(vec![object]), &values, &OwnerLabel::new("o"));
         assert!(matches!(set, Err(RenderError::OfStarling { .. })));
     }
 
@@ -221,10 +308,11 @@ mod tests {
     fn directives_are_read_from_annotations() {
         let annotated = |annotations: Value| {
             let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "annotations": annotations}});
-            let set = finish(&manifests(vec![object]), &BTreeMap::new(), "o").expect("set");
+            let set = finish(&manifests(vec![object]), &BTreeMap::new(), &OwnerLabel::new("o")).expect("set");
             let Directives {
                 left_alone,
                 recreate,
+                secret: _,
                 ignored,
             } = set.objects[0].directives.clone();
             assert_eq!(ignored, None);
@@ -246,7 +334,12 @@ mod tests {
     fn a_foreign_owner_label_is_replaced() {
         let copied = json!({"apiVersion": "v1", "kind": "ConfigMap",
             "metadata": {"name": "a", "labels": {"starling.dev/owner": "other", "app": "x"}}});
-        let set = finish(&manifests(vec![copied]), &BTreeMap::new(), "mine").expect("set");
+        let set = finish(
+            &manifests(vec![copied]),
+            &BTreeMap::new(),
+            &OwnerLabel::new("mine"),
+        )
+        .expect("set");
         assert_eq!(
             body(&set.objects[0])["metadata"]["labels"],
             json!({"starling.dev/owner": "mine", "app": "x"})
@@ -270,7 +363,7 @@ mod tests {
                 object("apiextensions.k8s.io/v1", "CustomResourceDefinition", "", "crd"),
             ]),
             &BTreeMap::new(),
-            "o",
+            &OwnerLabel::new("o"),
         )
         .expect("set");
         let names: Vec<_> = set
@@ -285,8 +378,14 @@ mod tests {
     fn equal_values_give_equal_bytes_and_different_values_do_not() {
         let input = manifests(vec![json!({"apiVersion": "apps/v1", "kind": "Deployment",
             "metadata": {"name": "web", "namespace": "n"}, "spec": {"replicas": "${R}"}})]);
-        let render =
-            |r: &str| finish(&input, &BTreeMap::from([("R".to_owned(), r.to_owned())]), "o").expect("set");
+        let render = |r: &str| {
+            finish(
+                &input,
+                &BTreeMap::from([("R".to_owned(), r.to_owned())]),
+                &OwnerLabel::new("o"),
+            )
+            .expect("set")
+        };
         let (one, again, two) = (render("1"), render("1"), render("2"));
         assert_eq!(
             (&one.digest, &one.objects[0].body),
@@ -298,13 +397,13 @@ mod tests {
 
     #[test]
     fn the_set_digest_depends_on_what_is_in_it() {
-        let empty = finish(&manifests(vec![]), &BTreeMap::new(), "o")
+        let empty = finish(&manifests(vec![]), &BTreeMap::new(), &OwnerLabel::new("o"))
             .expect("set")
             .digest;
         let one = finish(
             &manifests(vec![object("v1", "ConfigMap", "n", "a")]),
             &BTreeMap::new(),
-            "o",
+            &OwnerLabel::new("o"),
         );
         assert_ne!(empty, one.expect("set").digest);
     }
@@ -315,16 +414,24 @@ mod tests {
             object("v1", "ConfigMap", "n", "${A}"),
             object("v1", "ConfigMap", "n", "x"),
         ]);
-        let error =
-            finish(&input, &BTreeMap::from([("A".to_owned(), "x".to_owned())]), "o").expect_err("same");
+        let error = finish(
+            &input,
+            &BTreeMap::from([("A".to_owned(), "x".to_owned())]),
+            &OwnerLabel::new("o"),
+        )
+        .expect_err("same");
         assert_eq!(error.to_string(), "ConfigMap n/x occurs twice");
     }
 
     #[test]
     fn an_empty_name_after_substitution_is_an_error() {
         let input = manifests(vec![object("v1", "ConfigMap", "n", "${A}")]);
-        let error =
-            finish(&input, &BTreeMap::from([("A".to_owned(), String::new())]), "o").expect_err("no name");
+        let error = finish(
+            &input,
+            &BTreeMap::from([("A".to_owned(), String::new())]),
+            &OwnerLabel::new("o"),
+        )
+        .expect_err("no name");
         assert!(error.to_string().contains("metadata.name"), "{error}");
     }
 
@@ -332,7 +439,7 @@ mod tests {
     fn labels_that_are_not_a_mapping_are_an_error() {
         let input = manifests(vec![json!({"apiVersion": "v1", "kind": "ConfigMap",
             "metadata": {"name": "a", "labels": ["x"]}})]);
-        let error = finish(&input, &BTreeMap::new(), "o").expect_err("labels");
+        let error = finish(&input, &BTreeMap::new(), &OwnerLabel::new("o")).expect_err("labels");
         assert_eq!(error.to_string(), "ConfigMap a: metadata.labels is not a mapping");
     }
 }

@@ -29,6 +29,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
+use starling_core::secret_values::SecretValues;
 use tokio::sync::Semaphore;
 
 pub use decrypt::{Identities, IdentityError, Sops};
@@ -88,6 +89,8 @@ pub struct Manifests {
     pub objects: Vec<Value>,
     /// Whether the files were read directly because no kustomize was found.
     pub plain: bool,
+    /// The values that were encrypted.
+    pub opened: SecretValues,
 }
 
 /// Builds directories into manifests. Cheap to clone; clones share the limit on concurrent builds.
@@ -155,8 +158,12 @@ impl Renderer {
             Prepared::Direct(objects) => (objects, self.tool == BuildTool::None),
             Prepared::Build(workspace) => (self.run(workspace).await?, false),
         };
-        let objects = decrypt::open(objects, &self.sops, identities, &self.limits).await?;
-        unique(Manifests { objects, plain })
+        let (objects, opened) = decrypt::open(objects, &self.sops, identities, &self.limits).await?;
+        unique(Manifests {
+            objects,
+            plain,
+            opened,
+        })
     }
 
     async fn run(&self, workspace: Workspace) -> Result<Vec<Value>, RenderError> {

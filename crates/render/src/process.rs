@@ -2,12 +2,14 @@
 //!
 //! The program is started in its own process group. The end of the run (success, a limit, an error, or a dropped
 //! future) kills the group before its leader is reaped: until then, the kernel cannot reuse the number of the group.
+//! A process that has left the group is found by a mark in its environment ([`Mark`]).
 
 use std::io;
 use std::path::Path;
 use std::process::{ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::process::{Pid, Resource, Rlimit, Signal, WaitId, WaitIdOptions};
+use rustix::process::{Pid, Resource, Rlimit, Signal, WaitId, WaitIdOptions, WaitOptions};
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::process::{Child, ChildStderr, ChildStdout, Command};
 
@@ -18,6 +20,8 @@ const STDERR_HALF: usize = 4 << 10;
 /// A proxy address on which nothing listens. A second protection against network access; the first is that remote
 /// entries are refused.
 const CLOSED_PROXY: &str = "http://127.0.0.1:1";
+/// How often processes that left the group are searched, at most: one that forks without end is ended by its limits.
+const MAX_SEARCHES: usize = 20;
 
 /// The result of a run that no limit stopped.
 #[derive(Debug)]
@@ -72,6 +76,8 @@ fn failed(program: &'static str) -> impl Fn(io::Error) -> RenderError + Copy {
 struct Running {
     name: &'static str,
     group: Group,
+    /// Kills what has left the group, after the group.
+    mark: Mark,
     child: Child,
     pipes: Option<(ChildStdout, ChildStderr)>,
 }
@@ -80,9 +86,13 @@ impl Running {
     fn start(call: Call<'_>, limits: &RenderLimits) -> Result<Self, RenderError> {
         let name = call.name;
         let process = failed(name);
-        let mut child = command(call, limits.memory_bytes).spawn().map_err(process)?;
+        let mut mark = Mark::new();
+        let mut command = command(call, limits.memory_bytes);
+        command.env(MARK, &mark.value);
+        let mut child = command.spawn().map_err(process)?;
         let pid = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
         let pid = pid.ok_or_else(|| process(io::ErrorKind::NotFound.into()))?;
+        mark.leader = Some(pid);
         let group = Group {
             leader: pid,
             reaped: false,
@@ -91,6 +101,7 @@ impl Running {
         let running = Self {
             name,
             group,
+            mark,
             child,
             pipes,
         };
@@ -103,11 +114,12 @@ impl Running {
         let Some((stdout, stderr)) = self.pipes.take() else {
             return Err(failed(self.name)(io::ErrorKind::BrokenPipe.into()));
         };
-        let (name, group) = (self.name, &self.group);
+        let (name, group, mark) = (self.name, &self.group, &self.mark);
         let ended = async {
             leader_ended(name, group.leader).await?;
             // A child that outlives the leader keeps the pipes open.
             group.kill();
+            mark.kill();
             Ok(())
         };
         let (stdout, stderr, ()) = tokio::try_join!(
@@ -160,6 +172,12 @@ fn command(call: Call<'_>, memory_bytes: u64) -> Command {
 
 /// Sets the limits of a process that has just been started; its children inherit them.
 fn confine(pid: Pid, limits: &RenderLimits) -> io::Result<()> {
+    // When memory ends, the kernel kills this process first, and not the controller.
+    let score = format!("/proc/{}/oom_score_adj", pid.as_raw_nonzero());
+    match std::fs::write(score, "1000") {
+        Err(error) if !has_ended(&error) => return Err(error),
+        _ => {}
+    }
     // Twice the wall-clock time on every core. This only matters if Starling itself is killed: then the limit ends the
     // orphaned program.
     let cpu_seconds = limits.time.as_secs().saturating_mul(4).saturating_add(10);
@@ -179,6 +197,78 @@ fn confine(pid: Pid, limits: &RenderLimits) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Whether a file of a process could not be written because the process has ended.
+fn has_ended(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound
+        || error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error())
+}
+
+/// The variable that every process of a run inherits.
+const MARK: &str = "STARLING_RUN";
+
+/// The value of [`MARK`] of one run. Processes with it are killed on drop.
+struct Mark {
+    value: String,
+    /// The first process of the run, which its group kills and its owner reaps.
+    leader: Option<Pid>,
+}
+
+impl Mark {
+    fn new() -> Self {
+        static RUNS: AtomicU64 = AtomicU64::new(0);
+        let run = RUNS.fetch_add(1, Ordering::Relaxed);
+        Self {
+            value: format!("{}-{run}", std::process::id()),
+            leader: None,
+        }
+    }
+
+    /// Kills the processes with the mark until there are none. They are few: the group was killed before.
+    fn kill(&self) {
+        for _ in 0..MAX_SEARCHES {
+            let found = self.processes();
+            if found.is_empty() {
+                return;
+            }
+            for pid in found {
+                // An error means that the process has ended.
+                let _ = rustix::process::kill_process(pid, Signal::KILL);
+                // It is a child of this process if this is the first process of its container.
+                let _ = rustix::process::waitpid(Some(pid), WaitOptions::NOHANG);
+            }
+        }
+    }
+
+    fn processes(&self) -> Vec<Pid> {
+        let entry = format!("{MARK}={}", self.value);
+        let Ok(all) = std::fs::read_dir("/proc") else {
+            return Vec::new();
+        };
+        let marked = all.flatten().filter_map(|process| {
+            let pid = process
+                .file_name()
+                .to_str()?
+                .parse()
+                .ok()
+                .and_then(Pid::from_raw)
+                .filter(|pid| Some(*pid) != self.leader)?;
+            // Without an environment, the process has ended and was not reaped.
+            let environment = std::fs::read(process.path().join("environ")).ok()?;
+            let mut variables = environment.split(|byte| *byte == 0);
+            variables
+                .any(|variable| variable == entry.as_bytes())
+                .then_some(pid)
+        });
+        marked.collect()
+    }
+}
+
+impl Drop for Mark {
+    fn drop(&mut self) {
+        self.kill();
+    }
 }
 
 /// A process group that is killed on drop.

@@ -12,6 +12,9 @@ const OMITTED: &str = "…";
 /// Shorter texts are not treated as secrets, because their removal would make the message unreadable.
 const MIN_SECRET: usize = 3;
 
+/// What kustomize writes before a document that it quotes.
+const NODE_CONTENTS: &str = "node contents";
+
 /// Returns the error output as one line, without directories of this host and without quoted content.
 pub(super) fn message(stderr: &str, directories: &[&Path], secret_literals: &SecretLiterals) -> String {
     // The trace of a crash follows, which is too long for a status.
@@ -30,6 +33,10 @@ pub(super) fn message(stderr: &str, directories: &[&Path], secret_literals: &Sec
     secrets.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
     for secret in secrets {
         text = text.replace(secret, OMITTED);
+    }
+    // Whole documents follow, as YAML.
+    if let Some((before, _)) = text.split_once(NODE_CONTENTS) {
+        text = format!("{before}{NODE_CONTENTS}: {OMITTED}");
     }
     text = remove_between(&text, "`", "`");
     text = remove_between(&text, "patch from [", "]");
@@ -73,6 +80,15 @@ mod tests {
         assert_eq!(
             plain("Error: '/srv/tree/apps/a.yaml' is bad\n  in /tmp/x\n"),
             "Error: 'apps/a.yaml' is bad in ."
+        );
+    }
+
+    #[test]
+    fn tenant_documents_that_kustomize_quotes_are_removed() {
+        let error = "Error: wrong node kind: expected MappingNode but got ScalarNode: node contents:\npassword: s3same\n";
+        assert_eq!(
+            plain(error),
+            "Error: wrong node kind: expected MappingNode but got ScalarNode: node contents: …"
         );
     }
 

@@ -4,6 +4,8 @@
 //! therefore owns fields that no object has: an edit of the value would not be drift, and a key that leaves the
 //! manifest would not be removed. Flux and Argo CD write `data` for the same reason.
 
+use std::collections::BTreeSet;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value};
@@ -31,6 +33,23 @@ pub(super) fn normalise(key: &ObjectId, object: &mut Map<String, Value>) {
         data.extend(encoded);
         object.remove("stringData");
     }
+}
+
+/// Adds the values of a Secret, as they are written and as they are meant, and its keys.
+pub(super) fn values(key: &ObjectId, object: &Value, found: &mut Vec<String>, keys: &mut BTreeSet<String>) {
+    if !key.group.is_empty() || key.kind != "Secret" {
+        return;
+    }
+    let fields = |name: &str| object[name].as_object().into_iter().flatten();
+    let named = fields("data").chain(fields("stringData"));
+    keys.extend(named.map(|(name, _)| name.clone()));
+    for text in fields("data").filter_map(|(_, value)| value.as_str()) {
+        found.push(text.to_owned());
+        let decoded = STANDARD.decode(text.trim()).ok();
+        found.extend(decoded.and_then(|bytes| String::from_utf8(bytes).ok()));
+    }
+    let texts = fields("stringData").filter_map(|(_, value)| value.as_str());
+    found.extend(texts.map(str::to_owned));
 }
 
 #[cfg(test)]

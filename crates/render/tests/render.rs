@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use starling_core::ids::OwnerLabel;
 use starling_render::{BuildTool, Manifests, Refusal, RenderError, RenderLimits, Renderer, finish};
 use tempfile::TempDir;
 
@@ -488,7 +489,7 @@ async fn five_thousand_objects_are_read_and_finished() {
         i=$((i+1))\ndone\n";
     let manifests = built(fake(), &tree_with_script(script), "app", "").await;
     let values = BTreeMap::from([("REGION".to_owned(), "eu".to_owned())]);
-    let set = finish(&manifests, &values, "0123").expect("set");
+    let set = finish(&manifests, &values, &OwnerLabel::new("0123")).expect("set");
     assert_eq!(set.objects.len(), 5000);
     let last: Value = serde_json::from_slice(&set.objects[4999].body).expect("JSON");
     assert_eq!(last["data"]["a"], "eu");
@@ -515,7 +516,7 @@ async fn parameters_survive_kustomize_and_are_substituted_afterwards() {
     let manifests = built(kustomize(), &tree, "", "shop").await;
     let values =
         [("REGION", "eu"), ("REPLICAS", "3")].map(|(name, value)| (name.to_owned(), value.to_owned()));
-    let set = finish(&manifests, &BTreeMap::from(values), "0123").expect("set");
+    let set = finish(&manifests, &BTreeMap::from(values), &OwnerLabel::new("0123")).expect("set");
     let web: Value = serde_json::from_slice(&set.objects[0].body).expect("JSON");
     assert_eq!(set.objects[0].key.to_string(), "Deployment shop/web-eu");
     assert_eq!(
@@ -547,6 +548,14 @@ impl OutsideTree {
                 "apiVersion: example.com/v1\nkind: Program\nmetadata: {name: x}\n",
             ),
             ("tree/app/plugins/kustomization.yaml", "resources: [p.yaml]\n"),
+            (
+                "tree/app/patched/kustomization.yaml",
+                "resources: [p.yaml]\npatches: [{patch: '{}', target: {}}]\n",
+            ),
+            (
+                "tree/app/patched/p.yaml",
+                "apiVersion: builtin\nkind: PrefixTransformer\nmetadata: {name: p}\nprefix: a-\n",
+            ),
             (
                 "tree/app/plugins/p.yaml",
                 "apiVersion: example.com/v1\nkind: Program\nmetadata: {name: x}\n",
@@ -690,6 +699,22 @@ async fn outside_paths_and_plugins_are_refused_before_any_program_runs() {
             Refusal::Outside,
         ),
         ("something: [x]", Refusal::Unknown),
+        // Go takes the long s for an s, and the sign of Kelvin for a k.
+        (
+            "configMapGenerator: [{name: a, file\u{17f}: [../../canary.yaml]}]",
+            Refusal::Outside,
+        ),
+        ("re\u{17f}ources: [../../canary.yaml]", Refusal::Outside),
+        (
+            "\u{212a}ind: Kustomization\nresources: [gone.yaml]",
+            Refusal::Missing,
+        ),
+        ("patches: [{pathes: ../../canary.yaml}]", Refusal::Unknown),
+        (
+            "configMapGenerator: [{name: a, directory: ../..}]",
+            Refusal::Unknown,
+        ),
+        ("transformers: [patched]", Refusal::ChangesPlugins),
         ("resources: real.yaml", Refusal::Malformed),
         ("resources: [1]", Refusal::Malformed),
         ("patches: [x]", Refusal::Malformed),
@@ -990,6 +1015,35 @@ async fn the_memory_limit_stops_the_program() {
     gone(&pids(&memory_hog, 1).await).await;
 }
 
+/// A session of its own takes a process out of the group that is killed.
+#[tokio::test]
+async fn tenant_a_process_that_leaves_the_group_does_not_outlive_the_program() {
+    let script = format!(
+        ": > base/pids\n/usr/bin/setsid /bin/sh -c 'echo $$ >> base/pids; /bin/sleep 1000 & echo $! >> base/pids; wait' &\n\
+         while [ \"$(/usr/bin/wc -l < base/pids)\" -lt 2 ]; do /bin/sleep 0.05; done\n\
+         /bin/cat <<'END'\n{}END\n",
+        config_map("a")
+    );
+    let tree = tree_with_script(&script);
+    let manifests = built(fake(), &tree, "app", "").await;
+    assert_eq!(keys(&manifests), ["ConfigMap /a"]);
+    gone(&pids(&tree, 2).await).await;
+}
+
+/// When memory ends, the kernel ends a build and not the controller.
+#[tokio::test]
+async fn tenant_builds_are_the_first_to_be_killed_when_memory_ends() {
+    let script = format!(
+        "until /bin/cat /proc/self/oom_score_adj > base/score && /usr/bin/grep -q 1000 base/score; do :; done\n\
+         /bin/cat <<'END'\n{}END\n",
+        config_map("a")
+    );
+    let tree = tree_with_script(&script);
+    built(fake(), &tree, "app", "").await;
+    let score = fs::read_to_string(tree.path().join("app/score")).expect("score");
+    assert_eq!(score.trim(), "1000");
+}
+
 #[tokio::test]
 async fn child_processes_do_not_outlive_the_program() {
     let script = format!(
@@ -1025,7 +1079,9 @@ async fn the_program_has_a_clean_environment_and_no_input() {
         "ALL_PROXY",
         "http_proxy",
         "https_proxy",
-        "all_proxy", // The shell itself adds these.
+        "all_proxy",
+        "STARLING_RUN",
+        // The shell itself adds these.
         "PWD",
         "OLDPWD",
         "SHLVL",

@@ -403,6 +403,7 @@ async fn neither_identity_nor_plaintext_is_in_environment_arguments_or_files() {
         "GOMEMLIMIT",
         "SOPS_AGE_KEY_FILE",
         "SOPS_DECRYPTION_ORDER",
+        "STARLING_RUN",
     ];
     let proxies = [
         "HTTP_PROXY",

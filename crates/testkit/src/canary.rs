@@ -80,11 +80,11 @@ pub fn canary_matches(canaries: &[&Canary], place: &str, haystack: &[u8]) -> Vec
     found_encoding.collect()
 }
 
-/// Returns all canaries in the files below a folder. Files that disappear during the search are skipped.
+/// Returns all canaries in the files below a directory. Files that disappear during the search are skipped.
 #[must_use]
-pub fn canary_matches_in_folder(canaries: &[&Canary], folder: &Path) -> Vec<CanaryMatch> {
+pub fn canary_matches_in_directory(canaries: &[&Canary], directory: &Path) -> Vec<CanaryMatch> {
     let mut found_encoding = Vec::new();
-    let mut todo: Vec<PathBuf> = vec![folder.to_owned()];
+    let mut todo: Vec<PathBuf> = vec![directory.to_owned()];
     while let Some(path) = todo.pop() {
         let Ok(meta) = std::fs::symlink_metadata(&path) else {
             continue;
@@ -218,13 +218,13 @@ mod tests {
     }
 
     #[test]
-    fn files_in_subfolders_are_searched() -> anyhow::Result<()> {
-        let folder = tempfile::tempdir()?;
+    fn files_in_subdirectories_are_searched() -> anyhow::Result<()> {
+        let directory = tempfile::tempdir()?;
         let canary = Canary::new("test");
-        std::fs::create_dir_all(folder.path().join("a/b"))?;
-        std::fs::write(folder.path().join("a/b/c"), hex::encode(&canary.value))?;
-        std::fs::write(folder.path().join("a/d"), "nothing")?;
-        let found_encoding = canary_matches_in_folder(&[&canary], folder.path());
+        std::fs::create_dir_all(directory.path().join("a/b"))?;
+        std::fs::write(directory.path().join("a/b/c"), hex::encode(&canary.value))?;
+        std::fs::write(directory.path().join("a/d"), "nothing")?;
+        let found_encoding = canary_matches_in_directory(&[&canary], directory.path());
         assert_eq!(found_encoding.len(), 1, "{found_encoding:?}");
         assert_eq!(
             (

@@ -43,12 +43,12 @@ pub struct FleetOptions {
     pub managers: Vec<String>,
 }
 
-/// A management cluster with members, and a data folder for the program.
+/// A management cluster with members, and a data directory for the program.
 pub struct Fleet {
     planes: ControlPlanes,
     proxies: BTreeMap<String, Arc<FaultProxy>>,
     hub: Client,
-    folder: tempfile::TempDir,
+    directory: tempfile::TempDir,
 }
 
 impl Fleet {
@@ -83,7 +83,7 @@ impl Fleet {
             planes,
             proxies,
             hub,
-            folder: tempfile::tempdir()?,
+            directory: tempfile::tempdir()?,
         };
         fleet.install().await?;
         Ok(fleet)
@@ -153,10 +153,10 @@ impl Fleet {
         Ok(self.planes.get(name)?.client().await?)
     }
 
-    /// The data folder of the program.
+    /// The data directory of the program.
     #[must_use]
     pub fn data_dir(&self) -> PathBuf {
-        self.folder.path().join("data")
+        self.directory.path().join("data")
     }
 
     /// The kubeconfig of the program for a control plane.
@@ -410,7 +410,7 @@ impl Fleet {
     /// # Errors
     /// If the kubeconfig cannot be written.
     pub fn launch(&self, program: &str, listen: &str, log_filter: &str, more: &[&str]) -> Result<Launch> {
-        let kubeconfig = self.folder.path().join("management.kubeconfig");
+        let kubeconfig = self.directory.path().join("management.kubeconfig");
         std::fs::write(&kubeconfig, self.kubeconfig(MANAGEMENT)?)?;
         let mut launch = Launch::new("starling", program, self.log());
         launch = launch.args([
@@ -418,6 +418,8 @@ impl Fleet {
             log_filter,
             "controller",
             "--allow-insecure-sources",
+            // Fleets have no admission policies, and tests act in any name.
+            "--ignore-admission-policies",
         ]);
         launch = launch
             .arg("--kubeconfig")
@@ -435,13 +437,13 @@ impl Fleet {
     /// The log file of the program.
     #[must_use]
     pub fn log(&self) -> PathBuf {
-        self.folder.path().join("starling.log")
+        self.directory.path().join("starling.log")
     }
 
-    /// A folder for files of a test.
+    /// A directory for files of a test.
     #[must_use]
-    pub fn folder(&self) -> &Path {
-        self.folder.path()
+    pub fn directory(&self) -> &Path {
+        self.directory.path()
     }
 }
 

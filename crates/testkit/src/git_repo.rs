@@ -19,9 +19,9 @@ const EPOCH: i64 = 1_704_067_200;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum GitRepoError {
-    /// There is no temporary folder.
-    #[error("temporary folder for a repository")]
-    Folder(#[source] std::io::Error),
+    /// There is no temporary directory.
+    #[error("temporary directory for a repository")]
+    Directory(#[source] std::io::Error),
     /// git failed.
     #[error("cannot {what} in the test repository")]
     Git {
@@ -45,16 +45,16 @@ pub enum Change<'a> {
     WriteExecutable(&'a str, &'a [u8]),
     /// A symbolic link to this target, which need not exist or stay inside the repository.
     Symlink(&'a str, &'a str),
-    /// Removes a file, or a folder with all its files. A missing one is ignored.
+    /// Removes a file, or a directory with all its files. A missing one is ignored.
     Remove(&'a str),
 }
 
-/// A bare repository in a temporary folder, removed on drop.
+/// A bare repository in a temporary directory, removed on drop.
 ///
 /// Author and times are fixed: the same steps give the same commit IDs.
 #[derive(Debug)]
 pub struct GitRepo {
-    folder: tempfile::TempDir,
+    directory: tempfile::TempDir,
     /// Minutes since [`EPOCH`] of the next commit or tag.
     minutes: AtomicI64,
 }
@@ -63,20 +63,20 @@ impl GitRepo {
     /// Creates an empty repository whose HEAD is `main`.
     ///
     /// # Errors
-    /// [`GitRepoError::Folder`] or [`GitRepoError::Git`].
+    /// [`GitRepoError::Directory`] or [`GitRepoError::Git`].
     pub fn init() -> Result<Self, GitRepoError> {
-        let folder = tempfile::Builder::new().prefix("repo-").suffix(".git").tempdir();
-        let folder = folder.map_err(GitRepoError::Folder)?;
+        let directory = tempfile::Builder::new().prefix("repo-").suffix(".git").tempdir();
+        let directory = directory.map_err(GitRepoError::Directory)?;
         let mut options = git2::RepositoryInitOptions::new();
         options.bare(true).initial_head(MAIN).external_template(false);
-        let repository = Repository::init_opts(folder.path(), &options).map_err(git("init"))?;
+        let repository = Repository::init_opts(directory.path(), &options).map_err(git("init"))?;
         // Pinned revisions need a fetch by commit ID, which servers allow by configuration.
         let mut config = repository.config().map_err(git("open the configuration"))?;
         config
             .set_bool("uploadpack.allowAnySHA1InWant", true)
             .map_err(git("configure"))?;
         Ok(Self {
-            folder,
+            directory,
             minutes: AtomicI64::new(0),
         })
     }
@@ -86,9 +86,9 @@ impl GitRepo {
         format!("file://{}", self.path().display())
     }
 
-    /// Returns the folder of the repository.
+    /// Returns the directory of the repository.
     pub fn path(&self) -> &Path {
-        self.folder.path()
+        self.directory.path()
     }
 
     /// Commits files to `main`, keeping the others, and returns the commit ID (40 hex digits).
@@ -103,7 +103,7 @@ impl GitRepo {
         self.commit_to(MAIN, &changes, message)
     }
 
-    /// Removes files or folders from `main` and returns the commit ID.
+    /// Removes files or directories from `main` and returns the commit ID.
     ///
     /// # Errors
     /// [`GitRepoError::Git`].
@@ -245,7 +245,7 @@ fn apply(repository: &Repository, index: &mut Index, change: &Change<'_>) -> Res
         Change::Symlink(path, target) => (path, target.as_bytes(), 0o120_000),
         Change::Remove(path) => {
             let removed = index.remove_dir(Path::new(path), 0);
-            removed.map_err(git(&format!("remove folder {path}")))?;
+            removed.map_err(git(&format!("remove directory {path}")))?;
             return match index.remove(Path::new(path), 0) {
                 Err(error) if error.code() != ErrorCode::NotFound => {
                     Err(git(&format!("remove {path}"))(error))

@@ -1,6 +1,6 @@
 //! Shared test helpers: git repositories, faults between a controller and a cluster, waiting.
 //!
-//! - [`GitRepo`]: a repository in a temporary folder, without the `git` program.
+//! - [`GitRepo`]: a repository in a temporary directory, without the `git` program.
 //! - [`FaultProxy`]: a proxy between a client and one API server that delays, refuses, drops or corrupts requests by
 //!   rules; a hook lets a test act exactly before or after a request takes effect.
 //! - [`HostileServer`]: a TLS server that sends false, slow, oversized or malformed responses, as a script says.

@@ -31,7 +31,7 @@ fn build() -> Result<String> {
     let directories =
         BuildDirectories::of(&executable).context("this test is not in a target directory of cargo")?;
     // Test processes that start at the same time build sequentially.
-    let lock = File::create(directories.profile_folder.join(".starling-program.lock"))?;
+    let lock = File::create(directories.profile_directory.join(".starling-program.lock"))?;
     lock.lock()?;
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(cargo)
@@ -46,7 +46,7 @@ fn build() -> Result<String> {
         ])
         .args(["--profile", directories.profile])
         .arg("--target-dir")
-        .arg(directories.target_folder)
+        .arg(directories.target_directory)
         .arg("--manifest-path")
         .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../Cargo.toml"))
         .output()
@@ -66,29 +66,29 @@ fn build() -> Result<String> {
 /// The directories that cargo builds into.
 #[derive(Debug, PartialEq, Eq)]
 struct BuildDirectories<'a> {
-    target_folder: &'a Path,
-    profile_folder: &'a Path,
+    target_directory: &'a Path,
+    profile_directory: &'a Path,
     profile: &'a str,
 }
 
 impl<'a> BuildDirectories<'a> {
     /// Derives the directories from the path of a test, `<target>/<profile>/deps/<test>`.
     fn of(test: &'a Path) -> Option<Self> {
-        let deps = test.parent().filter(|folder| folder.ends_with("deps"))?;
-        let profile_folder = deps.parent()?;
-        let profile = match profile_folder.file_name()?.to_str()? {
+        let deps = test.parent().filter(|directory| directory.ends_with("deps"))?;
+        let profile_directory = deps.parent()?;
+        let profile = match profile_directory.file_name()?.to_str()? {
             "debug" => "dev",
             other => other,
         };
         Some(Self {
-            target_folder: profile_folder.parent()?,
-            profile_folder,
+            target_directory: profile_directory.parent()?,
+            profile_directory,
             profile,
         })
     }
 
     fn program(&self) -> PathBuf {
-        self.profile_folder
+        self.profile_directory
             .join("starling")
             .with_extension(std::env::consts::EXE_EXTENSION)
     }
@@ -100,14 +100,14 @@ mod tests {
 
     #[test]
     fn the_program_is_in_the_target_directory_of_the_test() {
-        for (folder, profile) in [("debug", "dev"), ("release", "release"), ("mutants", "mutants")] {
-            let test = PathBuf::from(format!("/a/target/{folder}/deps/e2e-0123456789abcdef"));
+        for (directory, profile) in [("debug", "dev"), ("release", "release"), ("mutants", "mutants")] {
+            let test = PathBuf::from(format!("/a/target/{directory}/deps/e2e-0123456789abcdef"));
             let directories = BuildDirectories::of(&test).unwrap();
             assert_eq!(
-                (directories.target_folder, directories.profile),
+                (directories.target_directory, directories.profile),
                 (Path::new("/a/target"), profile)
             );
-            let program = PathBuf::from(format!("/a/target/{folder}/starling"));
+            let program = PathBuf::from(format!("/a/target/{directory}/starling"));
             assert_eq!(directories.program(), program);
         }
         assert_eq!(BuildDirectories::of(Path::new("/usr/bin/e2e")), None);

@@ -6,13 +6,13 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-/// The output folder of `tests/sops/build.sh`, below cargo's target folder.
+/// The output directory of `tests/sops/build.sh`, below cargo's target directory.
 const BUILD_FOLDER: &str = "sops/bin";
 
 /// The programs, built by `tests/sops/build.sh`.
 #[derive(Clone, Debug)]
 pub struct SopsTools {
-    folder: PathBuf,
+    directory: PathBuf,
 }
 
 /// A pair of age keys. Debug shows the public key.
@@ -22,7 +22,7 @@ pub struct AgeKey {
 }
 
 impl SopsTools {
-    /// Finds the programs: in the target folder of `CARGO_TARGET_DIR`, in that of the checkout, and in that of the
+    /// Finds the programs: in the target directory of `CARGO_TARGET_DIR`, in that of the checkout, and in that of the
     /// running program.
     ///
     /// # Errors
@@ -31,31 +31,31 @@ impl SopsTools {
         let named = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
         let checkout = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target");
         let executable = std::env::current_exe()?;
-        let folders = named
+        let directories = named
             .into_iter()
             .chain([checkout])
             .chain(executable.ancestors().map(Path::to_owned))
-            .map(|folder| folder.join(BUILD_FOLDER));
-        let complete = |folder: &PathBuf| {
+            .map(|directory| directory.join(BUILD_FOLDER));
+        let complete = |directory: &PathBuf| {
             ["sops", "age-keygen"]
                 .iter()
-                .all(|name| folder.join(name).is_file())
+                .all(|name| directory.join(name).is_file())
         };
-        let folder = folders.into_iter().find(complete);
-        let folder = folder.context("sops and age are missing: run tests/sops/build.sh first")?;
-        Ok(Self { folder })
+        let directory = directories.into_iter().find(complete);
+        let directory = directory.context("sops and age are missing: run tests/sops/build.sh first")?;
+        Ok(Self { directory })
     }
 
     /// The program `sops`.
     #[must_use]
     pub fn sops(&self) -> PathBuf {
-        self.folder.join("sops")
+        self.directory.join("sops")
     }
 
     /// The program `age-keygen`.
     #[must_use]
     pub fn age_keygen(&self) -> PathBuf {
-        self.folder.join("age-keygen")
+        self.directory.join("age-keygen")
     }
 
     /// Generates a pair of keys.
@@ -92,14 +92,14 @@ impl SopsTools {
         keys: &[&AgeKey],
         more: &[&str],
     ) -> Result<Vec<u8>> {
-        let folder = tempfile::tempdir()?;
-        let file = folder.path().join("plain");
+        let directory = tempfile::tempdir()?;
+        let file = directory.path().join("plain");
         std::fs::write(&file, plaintext)?;
         let recipients: Vec<&str> = keys.iter().map(|key| key.recipient.as_str()).collect();
         let output = Command::new(self.sops())
-            .current_dir(folder.path())
+            .current_dir(directory.path())
             .env_clear()
-            .env("HOME", folder.path())
+            .env("HOME", directory.path())
             .args(["encrypt", "--input-type", format, "--output-type", format])
             .args(["--age", &recipients.join(",")])
             .args(more)

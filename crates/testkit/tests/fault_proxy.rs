@@ -150,8 +150,8 @@ async fn passes_reads_writes_errors_and_watches() {
 async fn kubectl_works_through_the_proxy() {
     let f = Fixture::start().await;
     f.apply("a", "1").await.unwrap();
-    let folder = tempfile::tempdir().unwrap();
-    let kubeconfig = folder.path().join("kubeconfig");
+    let directory = tempfile::tempdir().unwrap();
+    let kubeconfig = directory.path().join("kubeconfig");
     std::fs::write(&kubeconfig, f.proxy.kubeconfig_yaml()).unwrap();
     let mut kubectl = Command::new(f.planes.assets().kubectl());
     kubectl.arg("--kubeconfig").arg(&kubeconfig).args([

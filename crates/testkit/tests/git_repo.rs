@@ -75,8 +75,8 @@ fn a_fetch_sees_branches_tags_and_forced_pushes() {
         Err(GitRepoError::Git { .. })
     ));
 
-    let folder = tempfile::tempdir().unwrap();
-    let clone = Repository::init_bare(folder.path()).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let clone = Repository::init_bare(directory.path()).unwrap();
     let fetch = || {
         let mut remote = clone.remote_anonymous(&repo.url()).unwrap();
         let mut options = git2::FetchOptions::new();

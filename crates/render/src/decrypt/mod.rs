@@ -20,6 +20,7 @@ mod tool;
 
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use serde_json::Value;
+use starling_core::secret_values::SecretValues;
 
 pub use identities::{Identities, IdentityError};
 pub use tool::Sops;
@@ -40,7 +41,7 @@ pub(super) async fn open(
     sops: &Sops,
     identities: Option<&Identities>,
     limits: &RenderLimits,
-) -> Result<Vec<Value>, RenderError> {
+) -> Result<(Vec<Value>, SecretValues), RenderError> {
     // Every string of every object is checked, which takes CPU time.
     let located = blocking(move || {
         objects
@@ -50,12 +51,47 @@ pub(super) async fn open(
             .collect::<Result<Vec<_>, _>>()
     })
     .await?;
-    let opened: Vec<Vec<Value>> = stream::iter(located)
+    let opened: Vec<Opened> = stream::iter(located)
         .map(|found| found.open(sops, identities, limits))
         .buffered(AT_ONCE)
         .try_collect()
         .await?;
-    Ok(opened.into_iter().flatten().collect())
+    let (mut objects, mut values) = (Vec::new(), Vec::new());
+    for part in opened {
+        objects.extend(part.objects);
+        values.extend(part.values);
+    }
+    Ok((objects, SecretValues::new(values)))
+}
+
+/// Decrypted objects, and the values in them that were encrypted.
+struct Opened {
+    objects: Vec<Value>,
+    values: Vec<String>,
+}
+
+/// Adds the texts and numbers of a decrypted document that are ciphertext in the encrypted one. What is encrypted as a
+/// whole file (`data` of a Secret) is handled by its kind.
+fn opened_values(encrypted: &Value, opened: &Value, values: &mut Vec<String>) {
+    match (encrypted, opened) {
+        (Value::Object(encrypted), Value::Object(opened)) => {
+            for (key, value) in encrypted {
+                if let Some(opened) = opened.get(key) {
+                    opened_values(value, opened, values);
+                }
+            }
+        }
+        (Value::Array(encrypted), Value::Array(opened)) => {
+            for (encrypted, opened) in encrypted.iter().zip(opened) {
+                opened_values(encrypted, opened, values);
+            }
+        }
+        (Value::String(text), Value::String(opened)) if cipher::is_value(text) => values.push(opened.clone()),
+        (Value::String(text), Value::Number(opened)) if cipher::is_value(text) => {
+            values.push(opened.to_string());
+        }
+        _ => {}
+    }
 }
 
 /// An object and its encrypted parts.
@@ -100,7 +136,7 @@ impl Located {
         sops: &Sops,
         identities: Option<&Identities>,
         limits: &RenderLimits,
-    ) -> Result<Vec<Value>, RenderError> {
+    ) -> Result<Opened, RenderError> {
         let Self {
             name,
             mut object,
@@ -118,21 +154,27 @@ impl Located {
             let opened = opened.map_err(|error| error.named(failed))?;
             let unexpected = || failed(DecryptProblem::Unexpected);
             if location == Location::Object {
-                let objects = parse_objects(&opened, limits).ok_or_else(unexpected)?;
-                return objects
-                    .into_iter()
-                    .map(|object| ensure_decrypted(&name, object))
-                    .collect();
+                let mut values = Vec::new();
+                let whole: Value = serde_json::from_slice(&opened).map_err(|_| unexpected())?;
+                opened_values(&object, &whole, &mut values);
+                let objects = parse_objects(whole, limits).ok_or_else(unexpected)?;
+                let objects = objects.into_iter().map(|object| ensure_decrypted(&name, object));
+                return Ok(Opened {
+                    objects: objects.collect::<Result<_, _>>()?,
+                    values,
+                });
             }
             find::put(&mut object, &location, opened).ok_or_else(unexpected)?;
         }
-        ensure_decrypted(&name, object).map(|object| vec![object])
+        Ok(Opened {
+            objects: vec![ensure_decrypted(&name, object)?],
+            values: Vec::new(),
+        })
     }
 }
 
 /// Returns the objects of a decrypted document: one, or those of a list.
-fn parse_objects(json: &[u8], limits: &RenderLimits) -> Option<Vec<Value>> {
-    let document: Value = serde_json::from_slice(json).ok()?;
+fn parse_objects(document: Value, limits: &RenderLimits) -> Option<Vec<Value>> {
     manifest::objects(vec![document], "", limits.objects).ok()
 }
 

@@ -34,7 +34,7 @@ struct Cut {
     final_bytes: Bytes,
 }
 
-/// What the rules decide for a request.
+/// The decision of the rules for a request.
 enum Action {
     /// Forward the request to the server; the hooks are called after the response.
     Forward {
