@@ -9,3 +9,4 @@
 
 mod kubectl;
 mod requests;
+mod typed;

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use sqlx::{ConnectOptions, Connection};
-use starling_core::journal::{Body, Entry, RecordedPlan, Whole, hash};
+use starling_core::journal::{Body, JournalEntry, RecordedPlan, Whole, hash};
 use starling_core::plan::{AdmittedRelease, Decision, HoldReason};
 use starling_ledger::LedgerView;
 use starling_testkit::{GitRepo, program, wait};
@@ -291,9 +291,9 @@ async fn a_rollout_is_explained_recorded_and_verified() -> Result<()> {
     group_until(&world, "three of four have the second", done).await?;
     let after = entries(&world).await?;
     assert_eq!(&after[..before.len()], &before[..]);
-    let is_whole = |entry: &&Entry| matches!(Body::read(&entry.body), Ok(Body::Whole(_)));
+    let is_whole = |entry: &&JournalEntry| matches!(Body::read(&entry.body), Ok(Body::Whole(_)));
     let wholes = after.iter().filter(is_whole);
-    let wholes: Vec<i64> = wholes.map(|entry| entry.rollout).collect();
+    let wholes: Vec<i64> = wholes.map(|entry| entry.rollout.get()).collect();
     assert_eq!(wholes, [1, 2], "a new process goes on with what changed");
     recorded_output(&world, recorded(&["verify", "shop"])).await?;
     let history = recorded_output(&world, recorded(&["history", "shop", "-o", "json"])).await?;
@@ -348,7 +348,7 @@ async fn a_rollout_is_explained_recorded_and_verified() -> Result<()> {
     Ok(())
 }
 
-async fn entries(world: &World) -> Result<Vec<Entry>> {
+async fn entries(world: &World) -> Result<Vec<JournalEntry>> {
     let mut view = LedgerView::open(&world.data().join("controller")).await?;
     let mut journals = view.journals("fleet", "shop").await?;
     view.close().await;
@@ -365,7 +365,7 @@ enum Tamper {
 }
 
 impl Tamper {
-    async fn with(self, folder: &Path, entries: &[Entry]) -> Result<()> {
+    async fn with(self, folder: &Path, entries: &[JournalEntry]) -> Result<()> {
         let mut file = SqliteConnectOptions::new()
             .filename(folder.join("ledger.db"))
             .connect()
@@ -385,7 +385,7 @@ impl Tamper {
     }
 }
 
-async fn forge_plan(file: &mut SqliteConnection, entries: &[Entry]) -> Result<()> {
+async fn forge_plan(file: &mut SqliteConnection, entries: &[JournalEntry]) -> Result<()> {
     let (mut before, mut previous): (String, Option<RecordedPlan>) =
         (starling_core::journal::BEGINNING.to_owned(), None);
     let mut changed = false;
@@ -404,7 +404,7 @@ async fn forge_plan(file: &mut SqliteConnection, entries: &[Entry]) -> Result<()
         if let (false, Some((name, _))) = (changed, waits) {
             let mut recorded = recorded.clone();
             let start = Decision::Start {
-                entries: vec!["app".to_owned()],
+                entries: vec!["app".into()],
                 to: AdmittedRelease::Release,
             };
             recorded.plan.decisions.insert(name.clone(), start);

@@ -40,6 +40,14 @@ async fn folders_in_use_used_ports_and_invalid_names_are_refused() -> Result<()>
         stdout.contains("--listen 0.0.0.0:0") && stdout.contains("connect to"),
         "{stdout}"
     );
+    let stdout = error_of(&world, &["--embedded", "--controllers", "namespace,deployments"]).await?;
+    assert!(
+        stdout.contains("--controllers")
+            && stdout.contains(r#"no controller "deployments""#)
+            && stdout
+                .contains("all, none, or a list of namespace, serviceaccount, garbage-collector, workloads"),
+        "{stdout}"
+    );
     let stdout = error_of(&world, &[]).await?;
     assert!(stdout.contains("--embedded"), "{stdout}");
 

@@ -1,7 +1,7 @@
-//! The cost of a write, in memory and with a data folder: `cargo bench -p starling-apiserver --bench writes`.
+//! The cost of a write, in memory and with a data directory: `cargo bench -p starling-apiserver --bench writes`.
 //!
 //! Requests use HTTP over in-process streams, without TLS. Each client updates a ConfigMap of 1 KiB in a loop. The
-//! data folder is created in `STARLING_BENCH_DIR`, by default in the temporary folder.
+//! data directory is created in `STARLING_BENCH_DIR`, by default in the temporary directory.
 
 #![expect(
     clippy::unwrap_used,
@@ -32,21 +32,21 @@ fn main() {
         .enable_all()
         .build()
         .unwrap();
-    let folder = std::env::var_os("STARLING_BENCH_DIR").map_or_else(std::env::temp_dir, PathBuf::from);
-    let folder = folder.join(format!("starling-bench-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
-    println!("one synced append to a file: {:?}", sync_cost(&folder));
+    let directory = std::env::var_os("STARLING_BENCH_DIR").map_or_else(std::env::temp_dir, PathBuf::from);
+    let directory = directory.join(format!("starling-bench-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    println!("one synced append to a file: {:?}", sync_cost(&directory));
     for (clients, clusters) in CASES {
         let memory = runtime.block_on(measure(None, clients, clusters));
-        let file = runtime.block_on(measure(Some(&folder), clients, clusters));
+        let file = runtime.block_on(measure(Some(&directory), clients, clusters));
         println!("{clients} clients, {clusters} clusters: in memory {memory}; with a file {file}");
     }
-    std::fs::remove_dir_all(&folder).unwrap();
+    std::fs::remove_dir_all(&directory).unwrap();
 }
 
 /// Returns the time of one disk sync, the lower bound of a commit.
-fn sync_cost(folder: &Path) -> Duration {
-    let mut file = File::create(folder.join("sync")).unwrap();
+fn sync_cost(directory: &Path) -> Duration {
+    let mut file = File::create(directory.join("sync")).unwrap();
     let start = Instant::now();
     let count = 200;
     for _ in 0..count {
@@ -56,11 +56,11 @@ fn sync_cost(folder: &Path) -> Duration {
     start.elapsed() / count
 }
 
-async fn measure(folder: Option<&Path>, clients: usize, clusters: usize) -> String {
-    let server = match folder {
-        Some(folder) => {
-            let folder = folder.join(format!("{clients}-{clusters}"));
-            Server::open(Options::default(), &folder).await.unwrap()
+async fn measure(directory: Option<&Path>, clients: usize, clusters: usize) -> String {
+    let server = match directory {
+        Some(directory) => {
+            let directory = directory.join(format!("{clients}-{clusters}"));
+            Server::open(Options::default(), &directory).await.unwrap()
         }
         None => Server::start(Options::default()).unwrap(),
     };

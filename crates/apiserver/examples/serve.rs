@@ -1,4 +1,4 @@
-//! Serves virtual clusters until Ctrl-C, and writes a kubeconfig for each to a folder.
+//! Serves virtual clusters until Ctrl-C, and writes a kubeconfig for each to a directory.
 //!
 //! `cargo run -p starling-apiserver --example serve -- FOLDER NAME...`
 
@@ -11,13 +11,13 @@ use starling_apiserver::server::{Options, Server};
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut args = std::env::args().skip(1);
-    let folder = PathBuf::from(args.next().ok_or("which folder?")?);
-    std::fs::create_dir_all(&folder)?;
+    let directory = PathBuf::from(args.next().ok_or("which directory?")?);
+    std::fs::create_dir_all(&directory)?;
     let server = Server::start(Options::default())?;
     let listening = server.listen(([127, 0, 0, 1], 0).into()).await?;
     for name in args {
         let cluster = server.create_cluster(&name)?;
-        let path = folder.join(&name);
+        let path = directory.join(&name);
         std::fs::write(&path, cluster.kubeconfig())?;
         println!("{}", path.display());
     }

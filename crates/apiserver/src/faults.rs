@@ -46,6 +46,9 @@ pub enum Effect {
     CutWatch(u32),
     /// Sends a watch a 410 event after this many events.
     ExpireWatch(u32),
+    /// Sends a watch nothing any more and never ends it, as over a half-open connection. Open watches that have
+    /// something to send freeze as well, and stay frozen after the fault ends. `times` and `one_in` do not apply.
+    FreezeWatch,
 }
 
 /// A fault of a cluster.
@@ -192,6 +195,12 @@ impl Switchboard {
         self.set().hits
     }
 
+    /// Returns whether watches with these properties send nothing now.
+    pub(crate) fn freezes(&self, facts: &RequestFacts) -> bool {
+        let is_frozen = |fault: &Fault| fault.effect == Effect::FreezeWatch && fault.requests.fits(facts);
+        self.any.load(Ordering::Acquire) && self.set().faults.iter().any(|(_, fault)| is_frozen(fault))
+    }
+
     /// Returns the effects of the faults on a request.
     pub(crate) fn effects(&self, facts: &RequestFacts) -> Vec<Effect> {
         if !self.any.load(Ordering::Acquire) {
@@ -201,7 +210,8 @@ impl Switchboard {
         let Set { faults, random, hits } = &mut *set;
         let mut effects = Vec::new();
         for (_, fault) in faults.iter_mut() {
-            if !fault.requests.fits(facts) || fault.times == Some(0) {
+            let is_for_request = fault.effect != Effect::FreezeWatch;
+            if !is_for_request || !fault.requests.fits(facts) || fault.times == Some(0) {
                 continue;
             }
             if fault.one_in > 1 && random.below(u64::from(fault.one_in)) != 0 {

@@ -95,6 +95,12 @@ impl Journal {
         }
     }
 
+    /// Moves the journal out; what remains is an empty one.
+    pub(crate) fn take(&mut self) -> Self {
+        let empty = Self::new(self.keep, Arc::clone(&self.numbers));
+        std::mem::replace(self, empty)
+    }
+
     pub(crate) fn push(&mut self, entry: impl FnOnce(u64) -> Entry) {
         self.written += 1;
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);

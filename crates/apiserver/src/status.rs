@@ -126,6 +126,21 @@ impl Status {
         }
     }
 
+    /// Returns the status for a document that does not exist: a response without a body.
+    pub fn nothing() -> Self {
+        Self {
+            plain: true,
+            ..Self::new(404, "NotFound", "")
+        }
+    }
+
+    /// Returns the status for a verb that a custom resource does not support.
+    pub fn verb_not_supported(group: &str, plural: &str, verb: &str) -> Self {
+        let what = qualified(plural, group);
+        let message = format!("{verb} is not supported on resources of kind {what:?}");
+        Self::new(405, "MethodNotAllowed", message).concerning(group, plural, "")
+    }
+
     /// Returns the status for a name that is taken.
     pub fn already_exists(group: &str, plural: &str, name: &str) -> Self {
         let what = qualified(plural, group);

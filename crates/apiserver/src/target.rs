@@ -33,10 +33,10 @@ impl Target {
 
     /// Returns the field manager of the writes to this endpoint.
     pub(crate) fn fields(&self) -> &FieldManager {
-        if self.subresource == "status" {
-            &self.version.status_fields
-        } else {
-            &self.version.fields
+        match &*self.subresource {
+            "status" => &self.version.status_fields,
+            "finalize" => (self.version.finalize_fields.as_ref()).unwrap_or(&self.version.fields),
+            _ => &self.version.fields,
         }
     }
 

@@ -21,6 +21,10 @@ pub struct Write<'a> {
     pub manager: &'a str,
     /// The user who sent the request.
     pub user: &'a str,
+    /// The UID of the user; empty if it has none.
+    pub uid: &'a str,
+    /// The groups of the user.
+    pub groups: &'a [String],
     /// Whether the write is a dry run.
     pub dry_run: bool,
     /// How the write handles unknown fields.

@@ -10,7 +10,7 @@ pub(crate) struct Normal {
 }
 
 /// Patterns and their replacements, in this order.
-const RULES: [(&str, &str); 19] = [
+const RULES: [(&str, &str); 21] = [
     (
         r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}",
         "<uid>",
@@ -26,7 +26,7 @@ const RULES: [(&str, &str); 19] = [
         "$1<revision>",
     ),
     (r"/(LIVE|MERGED)-\d+/", "/$1/"),
-    (r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+ \+0000", "<time>"),
+    (r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d+)? \+0000( UTC)?", "<time>"),
     (
         r"(the object has been modified.*|ResourceVersion: )\d+",
         "$1<revision>",
@@ -48,6 +48,12 @@ const RULES: [(&str, &str); 19] = [
     (r"nodePort: 3\d{4}", "nodePort: <node port>"),
     (r"Deployment/[a-z]+-[0-9a-f]{8,10}\b", "Deployment/<hash>"),
     (r#"(ReplicaSet "[a-z]+-)[0-9a-f]{6,10}""#, "$1<hash>\""),
+    // A loop of the real server repairs addresses that it has just allocated, if it is slow.
+    (r"(?m)^ +\S+ +ClusterIPNotAllocated .*\n", ""),
+    (
+        r"Events:\n +Type .*\n +---- .*\n(\z|\S|\n)",
+        "Events:  <none>\n$1",
+    ),
     (r"(?m) +$", ""),
 ];
 

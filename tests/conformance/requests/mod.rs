@@ -1,18 +1,20 @@
 //! Sends the same requests to a real kube-apiserver and to the embedded one, and compares the responses.
 //!
-//! `cases/*.http` are files of steps, see [`script`]; `random` generates sequences of them. Values that the servers
-//! generate (UIDs, revisions, times, addresses) are normalised.
+//! `cases/*.http` are files of steps, see [`script`], and `cases/bare/*.http` those for servers without controllers;
+//! `random` generates sequences of them. Values that the servers generate (UIDs, revisions, times, addresses) are
+//! normalised.
 
-mod normal;
+pub(crate) mod normal;
 mod random;
 mod script;
+mod selectors;
 mod side;
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use kube::Client;
-use starling_apiserver::controllers::Health;
+use starling_apiserver::controllers::{Controllers, Health};
 use starling_apiserver::listen::Listening;
 use starling_apiserver::server::{Options, Server};
 use starling_controlplane::{Assets, ControlPlanes};
@@ -50,10 +52,10 @@ fn differences(step: &Step, real: &Response, embedded: &Response, normal: &mut n
     differences
 }
 
-/// A real control plane.
-async fn real() -> (ControlPlanes, Client) {
+/// A real control plane; with the controllers that the embedded server has too, or with none.
+pub(crate) async fn real(controllers: bool) -> (ControlPlanes, Client) {
     let options = starling_controlplane::Options {
-        controller_manager_for: vec!["real".to_owned()],
+        controller_manager_for: controllers.then(|| "real".to_owned()).into_iter().collect(),
         ..starling_controlplane::Options::default()
     };
     let planes = ControlPlanes::start(&Assets::find().unwrap(), &["real"], options)
@@ -63,10 +65,12 @@ async fn real() -> (ControlPlanes, Client) {
     (planes, client)
 }
 
-/// An embedded server without workload controllers, which the real controller manager of this test does not run either.
-async fn embedded() -> (Server, Listening) {
+/// An embedded server without workload controllers, which the real controller manager of these tests does not run
+/// either.
+pub(crate) async fn embedded(controllers: Controllers) -> (Server, Listening) {
     let options = Options {
         health: Health::Unattended,
+        controllers,
         ..Options::default()
     };
     let server = Server::start(options).unwrap();
@@ -74,27 +78,36 @@ async fn embedded() -> (Server, Listening) {
     (server, listening)
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn both_servers_respond_alike() {
-    let (_planes, real) = real().await;
-    let (server, _listening) = embedded().await;
-
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("conformance/requests/cases");
+/// Returns the scripts of a folder below `cases`, by name.
+fn scripts(folder: &str) -> BTreeMap<String, String> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("conformance/requests/cases")
+        .join(folder);
     let only = std::env::var("COMPARE_ONLY").unwrap_or_default();
-    let mut files: BTreeMap<String, String> = BTreeMap::new();
+    let mut files = BTreeMap::new();
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
-        if name.contains(&only) {
+        if path.is_file() && name.contains(&only) {
             files.insert(name, std::fs::read_to_string(&path).unwrap());
         }
     }
-    assert!(!files.is_empty(), "no cases");
+    assert!(!files.is_empty() || !only.is_empty(), "no cases");
+    files
+}
+
+/// Runs scripts on both servers, each in an embedded cluster of its own; returns how many steps it compared.
+async fn compare(
+    files: &BTreeMap<String, String>,
+    real: &Client,
+    server: &Server,
+    controllers: bool,
+) -> usize {
     let (mut steps_done, mut failures) = (0, Vec::new());
-    for (name, text) in &files {
+    for (name, text) in files {
         let cluster = server.create_cluster(name).unwrap();
-        let mut wanted = Side::new(&real);
-        let mut found = Side::new(&client(&cluster.kubeconfig()).await);
+        let mut wanted = Side::new(real, controllers);
+        let mut found = Side::new(&client(&cluster.kubeconfig()).await, controllers);
         let mut normal = normal::Pair::default();
         for step in script::read(text) {
             let (wanted, found) = tokio::join!(wanted.response(&step), found.response(&step));
@@ -111,11 +124,29 @@ async fn both_servers_respond_alike() {
             }
         }
     }
-    eprintln!("{steps_done} steps in {} files compared", files.len());
     assert!(
         failures.is_empty(),
         "{} of {steps_done} steps differ (the real server's value stands first):\n{}",
         failures.len(),
         failures.join("\n")
     );
+    steps_done
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn both_servers_respond_alike() {
+    let files = scripts("");
+    let (_planes, real) = real(true).await;
+    let (server, _listening) = embedded(Controllers::all()).await;
+    let steps = compare(&files, &real, &server, true).await;
+    eprintln!("{steps} steps in {} files compared", files.len());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn both_servers_respond_alike_without_controllers() {
+    let files = scripts("bare");
+    let (_planes, real) = real(false).await;
+    let (server, _listening) = embedded(Controllers::none()).await;
+    let steps = compare(&files, &real, &server, false).await;
+    eprintln!("{steps} steps in {} files compared", files.len());
 }

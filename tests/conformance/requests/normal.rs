@@ -35,7 +35,8 @@ impl Pair {
 }
 
 /// Fields that contain a time.
-const TIMES: [&str; 13] = [
+const TIMES: [&str; 14] = [
+    "lastPhaseTransitionTime",
     "creationTimestamp",
     "deletionTimestamp",
     "time",

@@ -1,10 +1,13 @@
 //! The text format of steps.
 //!
 //! A line is a method, a path, and a body in JSON. The form of the body follows from the method; `PATCH-MERGE`,
-//! `PATCH-JSON`, `PATCH-STRATEGIC` and `APPLY` name it. `UNTIL` repeats a get until the response has a code and a text,
-//! to wait for controllers; `WATCH` reads events up to one of the named object. A line that starts with `!` and a
-//! reason compares code and reason only. Values of each server are written as `$…(…)`, see
-//! [`crate::requests::side::Memory`].
+//! `PATCH-JSON`, `PATCH-STRATEGIC` and `APPLY` name it. With `-PROTOBUF`, the body is protobuf in base64. `UNTIL`
+//! repeats a get until the response has a code and a text, to wait for controllers; `WATCH` reads events up to one of
+//! the named object. A line that starts with `!` and a reason compares code and reason only. Values of each server are
+//! written as `$…(…)`, see [`crate::requests::side::Memory`].
+
+/// The content type of bodies in protobuf.
+pub(crate) const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 
 /// One request.
 pub(crate) struct Step {
@@ -55,6 +58,11 @@ pub(crate) fn step(line: usize, text: &str) -> Step {
     let rest = parts.next().unwrap_or_default().trim().to_owned();
     let (method, content_type) = match word {
         "GET" | "UNTIL" | "WATCH" => ("GET", ""),
+        "HEAD" => ("HEAD", ""),
+        "OPTIONS" => ("OPTIONS", ""),
+        "DELETE-PROTOBUF" => ("DELETE", PROTOBUF),
+        "POST-PROTOBUF" => ("POST", PROTOBUF),
+        "PUT-PROTOBUF" => ("PUT", PROTOBUF),
         "DELETE" => ("DELETE", "application/json"),
         "POST" => ("POST", "application/json"),
         "PUT" => ("PUT", "application/json"),

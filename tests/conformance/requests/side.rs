@@ -3,6 +3,8 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use http::Request;
 use http_body_util::BodyExt as _;
 use kube::Client;
@@ -11,7 +13,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use serde_json::Value;
 use tokio::time::Instant;
 
-use crate::requests::script::{End, Step};
+use crate::requests::script::{End, PROTOBUF, Step};
 
 /// How long controllers and watches may take.
 const TIMEOUT: Duration = Duration::from_secs(15);
@@ -29,6 +31,8 @@ pub(crate) struct Response {
 pub(crate) struct Side {
     client: Client,
     memory: Memory,
+    /// Whether a controller manager collects garbage.
+    collects: bool,
 }
 
 /// Values that a server has generated, for use in steps: `$rv(configmaps/a)`, the newest known revision of an object;
@@ -125,10 +129,11 @@ impl Memory {
 }
 
 impl Side {
-    pub(crate) fn new(client: &Client) -> Self {
+    pub(crate) fn new(client: &Client, collects: bool) -> Self {
         Self {
             client: client.clone(),
             memory: Memory::default(),
+            collects,
         }
     }
 
@@ -148,7 +153,7 @@ impl Side {
             },
         };
         self.memory.remember(step, &response);
-        if step.method == "DELETE" && !step.path.contains("dryRun") {
+        if self.collects && step.method == "DELETE" && !step.path.contains("dryRun") {
             self.wait_for_garbage_collection(step, &response, deadline).await;
         }
         response
@@ -163,7 +168,10 @@ impl Side {
         if !step.body.is_empty() {
             request = request.header("content-type", step.content_type);
         }
-        let body = self.memory.fill(&step.body).into_bytes();
+        let body = match step.content_type {
+            PROTOBUF => STANDARD.decode(&step.body).unwrap(),
+            _ => self.memory.fill(&step.body).into_bytes(),
+        };
         self.client
             .send(request.body(Body::from(body)).unwrap())
             .await

@@ -215,10 +215,10 @@ pub(super) fn remove_protection(
     let Some((target, stored, object)) = find(state, table, key, "") else {
         return Ok(());
     };
-    let finalizer = if table == "persistentvolumes" {
-        "kubernetes.io/pv-protection"
-    } else {
-        "kubernetes.io/pvc-protection"
+    let finalizer = match table {
+        "persistentvolumes" => "kubernetes.io/pv-protection",
+        "persistentvolumeclaims" => "kubernetes.io/pvc-protection",
+        _ => "kubernetes.io/vac-protection",
     };
     if stored.head.deleting.is_none() || !stored.head.has_finalizer(finalizer) {
         return Ok(());

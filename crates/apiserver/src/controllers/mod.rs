@@ -5,6 +5,7 @@
 //! calls `step` after a write, and again at the time that `step` returns.
 
 mod definitions;
+mod enabled;
 mod garbage;
 mod namespaces;
 mod objects;
@@ -13,6 +14,7 @@ mod workloads;
 
 use jiff::Timestamp;
 
+pub use enabled::{Controller, Controllers, ControllersError};
 pub use settings::{Health, HealthRule, Settings};
 
 use crate::state::State;
@@ -28,6 +30,9 @@ pub fn step(state: &mut State, settings: &Settings, now: Timestamp) -> Option<Ti
         let Some(work) = state.queue.take(now) else {
             return state.queue.next();
         };
+        if !settings.controllers.handle(&work) {
+            continue;
+        }
         // A controller fails only if another write came first, and that write queued the object again.
         let _ = match &work {
             Work::Namespace(name) => namespaces::reconcile(state, settings, name, now),

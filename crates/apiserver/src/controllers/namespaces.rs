@@ -6,6 +6,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
+use super::enabled::Controller;
 use super::objects::{find, replace, target, write_by};
 use super::settings::Settings;
 use crate::kinds::Resource;
@@ -29,7 +30,14 @@ pub(super) fn reconcile(
         return Ok(());
     };
     if stored.head.deleting.is_some() {
-        return terminate(state, &target, object, now);
+        return if settings.controllers.runs(Controller::Namespace) {
+            terminate(state, &target, object, now)
+        } else {
+            Ok(())
+        };
+    }
+    if !settings.controllers.runs(Controller::ServiceAccount) {
+        return Ok(());
     }
     ensure_object(state, name, "serviceaccounts", "default", json!({}), now)?;
     let published = json!({

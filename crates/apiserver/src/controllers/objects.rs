@@ -18,6 +18,8 @@ pub(super) fn write_by(manager: &'static str, subresource: &'static str, now: Ti
     Write {
         manager,
         user: "system:kube-controller-manager",
+        uid: "",
+        groups: &[],
         dry_run: false,
         validation: Validation::Ignore,
         force: false,

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use jiff::SignedDuration;
 
+use super::enabled::Controllers;
 use crate::store::Stored;
 
 /// When a workload becomes healthy.
@@ -23,6 +24,8 @@ pub struct Settings {
     /// The certificate authority that the controllers publish in every namespace, as PEM; all clusters of a server
     /// share it.
     pub ca: Arc<str>,
+    /// The controllers that run; the others leave the objects as clients write them.
+    pub controllers: Controllers,
     /// When workloads become healthy that no rule matches.
     pub health: Health,
     /// Exceptions for some objects; the last rule that matches an object applies.
@@ -47,6 +50,7 @@ impl Settings {
     pub fn new(ca: Arc<str>) -> Self {
         Self {
             ca,
+            controllers: Controllers::all(),
             health: Health::After(SignedDuration::ZERO),
             rules: Vec::new(),
         }

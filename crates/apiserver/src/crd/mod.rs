@@ -55,6 +55,8 @@ mod schema;
 mod time;
 mod validate;
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use serde_json::{Value, json};
 
 pub use columns::{Cell, Column};
@@ -104,6 +106,8 @@ pub struct Verdict {
 /// A version of a definition.
 #[derive(Debug)]
 pub struct Version {
+    /// The number of the compiled version. Another definition of the same version has another number.
+    number: u64,
     name: String,
     api_version: String,
     kind: String,
@@ -222,6 +226,9 @@ impl Names {
     }
 }
 
+/// The number of the next compiled version; 0 is none.
+static COMPILED: AtomicU64 = AtomicU64::new(1);
+
 impl Version {
     fn compile(version: &Value, group: &str, kind: &str, place: usize) -> Result<Self, Cause> {
         let name = version["name"].as_str().unwrap_or_default().to_owned();
@@ -236,6 +243,7 @@ impl Version {
         let list = |name: &str| version[name].as_array().map(Vec::as_slice).unwrap_or_default();
         let default_warning = || format!("{api_version} {kind} is deprecated");
         Ok(Self {
+            number: COMPILED.fetch_add(1, Ordering::Relaxed),
             served: version["served"] == true,
             storage: version["storage"] == true,
             deprecation: (version["deprecated"] == true).then(|| {
@@ -326,6 +334,18 @@ impl Version {
         unknown.extend(embedded::coerce(object, &self.schema)?);
         self.default(object);
         Ok(unknown)
+    }
+
+    /// Returns the number of the compiled version: what a schema makes of a stored object changes with it.
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Gives an object that was read from the store the form of this version: the definition may have changed since it
+    /// was written. As in Kubernetes, what is stored stays as it is until the next write.
+    pub(crate) fn read_stored(&self, object: &mut Value) {
+        self.prune(object);
+        self.default(object);
     }
 
     /// Removes unknown fields and returns their paths, sorted. Metadata stays unchanged.

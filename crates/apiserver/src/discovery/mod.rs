@@ -107,7 +107,7 @@ pub fn resources(registry: &Registry, group: &str, version: &str) -> Option<Byte
 }
 
 /// Returns whether definitions add resources to a group.
-fn is_extended(registry: &Registry, group: &str) -> bool {
+pub(crate) fn is_extended(registry: &Registry, group: &str) -> bool {
     registry.custom().any(|resource| *resource.group == *group)
 }
 

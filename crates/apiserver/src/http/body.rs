@@ -36,8 +36,31 @@ impl Body {
         Self(Inner::Full(Some(bytes.into())))
     }
 
+    /// Returns a body without data and without a frame.
+    pub(crate) fn empty() -> Self {
+        Self(Inner::Full(None))
+    }
+
     pub(crate) fn stream(stream: impl Stream<Item = Result<Bytes, Broken>> + Send + 'static) -> Self {
         Self(Inner::Stream(Box::pin(stream)))
+    }
+
+    /// Returns the body with its bytes, or the chunks of its stream, in another form.
+    pub(crate) fn mapped(self, form: impl Fn(&Bytes) -> Bytes + Send + 'static) -> Self {
+        use futures::StreamExt as _;
+        match self.0 {
+            Inner::Full(bytes) => Self(Inner::Full(bytes.as_ref().map(form))),
+            Inner::Stream(stream) => Self::stream(stream.map(move |chunk| chunk.map(|bytes| form(&bytes)))),
+            cut @ Inner::Cut(_) => Self(cut),
+        }
+    }
+
+    /// Returns the bytes of a body that is not a stream.
+    pub(crate) fn bytes(&self) -> Option<&Bytes> {
+        match &self.0 {
+            Inner::Full(bytes) => bytes.as_ref(),
+            _ => None,
+        }
     }
 
     /// Returns the first half of the body; the connection is closed after it.

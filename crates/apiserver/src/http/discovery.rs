@@ -1,16 +1,17 @@
 //! The discovery and OpenAPI documents over HTTP.
 
 use bytes::Bytes;
-use hyper::Response;
 use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, ETAG, EXPIRES, HeaderValue, VARY};
+use hyper::{Method, Response};
 use jiff::{SignedDuration, fmt::rfc2822::DateTimePrinter};
 use serde_json::Value;
 
 use super::body::Body;
 use super::request::Call;
-use super::response::{json as as_json, with_type};
+use super::response::{json as as_json, text, with_type};
 use super::route::Route;
 use crate::discovery;
+use crate::kinds::Registry;
 use crate::openapi::{self, Document};
 use crate::status::Status;
 
@@ -25,13 +26,36 @@ pub(super) fn answer(call: &Call) -> Result<Response<Body>, Status> {
     let Route::Discovery(steps) = &call.route else {
         return Err(Status::no_such_resource());
     };
-    if !matches!(call.method.as_str(), "GET" | "HEAD") {
-        return Err(Status::method_not_allowed());
-    }
     let steps: Vec<&str> = steps.iter().map(String::as_str).collect();
     let state = call.cluster.state();
     let registry = &state.registry;
-    let missing = Status::no_such_resource;
+    // As in Kubernetes: these are routes with a method. The others are handlers that look at no method.
+    let is_route = match steps.as_slice() {
+        ["api", ..] => true,
+        ["apis", group, _] => !discovery::is_extended(registry, group),
+        _ => false,
+    };
+    let missing = || match steps.as_slice() {
+        // The groups and versions of the API server itself answer for what they do not have, in JSON.
+        ["api", ..] => Status::no_such_resource(),
+        ["apis", group, ..] if Registry::builtin_groups().any(|name| name == *group) => {
+            Status::no_such_resource()
+        }
+        ["openapi", "v3", _, ..] => Status::nothing(),
+        _ => Status::no_such_path(),
+    };
+    if is_route && call.method != Method::GET {
+        let exists = match steps.as_slice() {
+            ["api", version] => discovery::resources(registry, "", version).is_some(),
+            ["apis", group, version] => discovery::resources(registry, group, version).is_some(),
+            _ => true,
+        };
+        return Err(if exists {
+            Status::method_not_allowed()
+        } else {
+            missing()
+        });
+    }
     let plain = |value: Value| Ok(as_json(200, value.to_string().into_bytes()));
     match steps.as_slice() {
         ["api"] if call.accept.aggregated => Ok(aggregated(call, discovery::aggregated_core())),
@@ -39,8 +63,10 @@ pub(super) fn answer(call: &Call) -> Result<Response<Body>, Status> {
         ["api"] => plain(discovery::core_versions()),
         ["apis"] => plain(discovery::groups(registry)),
         ["apis", name] => plain(discovery::group(registry, name).ok_or_else(missing)?),
-        ["api", version] => resources(discovery::resources(registry, "", version)),
-        ["apis", name, version] => resources(discovery::resources(registry, name, version)),
+        ["api", version] => resources(discovery::resources(registry, "", version).ok_or_else(missing)?),
+        ["apis", name, version] => {
+            resources(discovery::resources(registry, name, version).ok_or_else(missing)?)
+        }
         ["openapi", "v2"] if call.accept.openapi_protobuf => {
             let mut response = document(call, openapi::v2_protobuf(registry));
             let headers = response.headers_mut();
@@ -48,7 +74,8 @@ pub(super) fn answer(call: &Call) -> Result<Response<Body>, Status> {
             Ok(response)
         }
         ["openapi", "v2"] => Ok(document(call, openapi::v2(registry))),
-        ["openapi", "v3"] => plain(openapi::index(registry)),
+        // As in Kubernetes, which does not name the type of the index.
+        ["openapi", "v3"] => Ok(text(200, &openapi::index(registry).to_string())),
         ["openapi", "v3", "api", version] => Ok(document(
             call,
             openapi::document(registry, "", version).ok_or_else(missing)?,
@@ -61,8 +88,7 @@ pub(super) fn answer(call: &Call) -> Result<Response<Body>, Status> {
     }
 }
 
-fn resources(document: Option<Bytes>) -> Result<Response<Body>, Status> {
-    let document = document.ok_or_else(Status::no_such_resource)?;
+fn resources(document: Bytes) -> Result<Response<Body>, Status> {
     Ok(with_type(200, "application/json", Body::full(document)))
 }
 

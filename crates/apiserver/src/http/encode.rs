@@ -10,10 +10,11 @@ use crate::verbs::Listing;
 /// Returns a stored object in the version of the endpoint.
 pub(super) fn whole(target: &Target, stored: &Stored) -> Vec<u8> {
     let mut out = Vec::with_capacity(stored.body().len() + 64);
-    if kinds::is_converted(&target.resource, &target.version) {
-        let _ = serde_json::to_writer(&mut out, &target.read(stored));
-    } else {
-        stored.write_as(&mut out, &target.version.api_version, &target.resource.kind);
+    match kinds::shown(&target.resource, &target.version, stored) {
+        Some(object) => {
+            let _ = serde_json::to_writer(&mut out, &object);
+        }
+        None => stored.write_as(&mut out, &target.version.api_version, &target.resource.kind),
     }
     out
 }

@@ -6,6 +6,7 @@ mod encode;
 mod negotiate;
 mod params;
 mod plain;
+mod protobuf;
 mod request;
 mod resources;
 mod response;
@@ -18,7 +19,7 @@ mod watch;
 use std::sync::Arc;
 
 use hyper::body::Incoming;
-use hyper::{Request, Response};
+use hyper::{Method, Request, Response};
 
 pub use body::{Body, Broken};
 use request::Call;
@@ -31,8 +32,18 @@ use crate::status::Status;
 /// A response, or a connection that is closed without one.
 pub(crate) type Answer = Result<Response<Body>, Broken>;
 
-/// Handles a request.
+/// Handles a request. The response to HEAD has no body: over HTTP/2, a frame of data is an error of the protocol.
 pub(crate) async fn answer(server: &Server, shared: &Arc<Shared>, request: Request<Incoming>) -> Answer {
+    let is_head = request.method() == Method::HEAD;
+    let response = answer_with_body(server, shared, request).await?;
+    Ok(if is_head {
+        response.map(|_| Body::empty())
+    } else {
+        response
+    })
+}
+
+async fn answer_with_body(server: &Server, shared: &Arc<Shared>, request: Request<Incoming>) -> Answer {
     let path = request.uri().path().to_owned();
     let segments: Vec<&str> = path.split('/').filter(|segment| !segment.is_empty()).collect();
     match segments.as_slice() {
@@ -54,8 +65,25 @@ pub(crate) async fn answer(server: &Server, shared: &Arc<Shared>, request: Reque
                 Err(error) => Ok(status_response(&Status::internal(error))),
             }
         }
-        ["healthz" | "livez" | "readyz"] => Ok(text(200, "ok")),
-        _ => Ok(status_response(&Status::no_such_path())),
+        _ => match credential_cluster(shared, &request) {
+            Some(cluster) => of_cluster(shared, &cluster, &segments.join("/"), request).await,
+            None => Ok(of_no_cluster(&segments, &request)),
+        },
+    }
+}
+
+/// Returns the cluster that the token of a request belongs to. Clients that know only host and port, as those in Pods,
+/// and those that drop the path of a kubeconfig's URL reach their cluster by it.
+fn credential_cluster<B>(shared: &Shared, request: &Request<B>) -> Option<Arc<Cluster>> {
+    let token = request::bearer(request.headers())?;
+    shared.cluster_of_token(token, shared.options.clock.now())
+}
+
+fn of_no_cluster<B>(path: &[&str], request: &Request<B>) -> Response<Body> {
+    match path {
+        ["healthz" | "livez" | "readyz"] => text(200, "ok"),
+        _ if request::bearer(request.headers()).is_some() => status_response(&Status::unauthorized()),
+        _ => status_response(&Status::no_such_path()),
     }
 }
 
@@ -123,6 +151,10 @@ async fn respond(call: Call, request: Request<Incoming>, effects: &[Effect]) -> 
     {
         return status_response(&Status::internal(error));
     }
+    let preference = call
+        .accept
+        .protobuf
+        .map(|fallback| (fallback, resources::is_builtin(&call)));
     let outcome = match &call.route {
         route::Route::Resource { .. } => resources::answer(call, request, effects).await,
         route::Route::Plain(_) => plain::answer(&call),
@@ -131,5 +163,9 @@ async fn respond(call: Call, request: Request<Incoming>, effects: &[Effect]) -> 
     if let Err(error) = cluster.durable().await {
         return status_response(&Status::internal(error));
     }
-    outcome.unwrap_or_else(|status| status_response(&status))
+    let response = outcome.unwrap_or_else(|status| status_response(&status));
+    match preference {
+        Some((fallback, builtin)) => protobuf::preferred(response, fallback, builtin),
+        None => response,
+    }
 }

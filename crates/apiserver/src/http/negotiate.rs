@@ -22,6 +22,9 @@ const OPENAPI_V2: [&str; 2] = [
     "application/com.github.proto-openapi.spec.v2.v1.0+protobuf",
 ];
 
+/// The content type of objects in protobuf.
+const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
+
 /// What the `Accept` header of a request asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Accept {
@@ -30,6 +33,15 @@ pub(crate) struct Accept {
     pub(crate) aggregated: bool,
     /// Whether the client asks for OpenAPI v2 in protobuf.
     pub(crate) openapi_protobuf: bool,
+    /// Whether the client prefers objects in protobuf, and whether it takes JSON for what has no form in protobuf.
+    pub(crate) protobuf: Option<Fallback>,
+}
+
+/// What a client takes instead of protobuf.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fallback {
+    Json,
+    Nothing,
 }
 
 /// One media type of the header with its parameters.
@@ -87,14 +99,17 @@ impl Accept {
                 shape: Shape::Whole,
                 aggregated: false,
                 openapi_protobuf: false,
+                protobuf: None,
             });
         }
+        let mut protobuf = None;
         for form in text.split(',').map(Form::read) {
             if is_openapi_v2 && OPENAPI_V2.contains(&form.media) {
                 return Ok(Self {
                     shape: Shape::Whole,
                     aggregated: false,
                     openapi_protobuf: true,
+                    protobuf: None,
                 });
             }
             let json = matches!(form.media, "application/json" | "application/*" | "*/*");
@@ -103,15 +118,28 @@ impl Accept {
                     shape: Shape::Whole,
                     aggregated: true,
                     openapi_protobuf: false,
+                    protobuf: None,
                 });
+            }
+            if form.media == PROTOBUF && form.shape() == Some(Shape::Whole) {
+                protobuf = Some(Fallback::Nothing);
             }
             if let (true, Some(shape)) = (json, form.shape()) {
                 return Ok(Self {
                     shape,
                     aggregated: false,
                     openapi_protobuf: false,
+                    protobuf: protobuf.filter(|_| shape == Shape::Whole).map(|_| Fallback::Json),
                 });
             }
+        }
+        if protobuf.is_some() {
+            return Ok(Self {
+                shape: Shape::Whole,
+                aggregated: false,
+                openapi_protobuf: false,
+                protobuf,
+            });
         }
         Err(Status::not_acceptable())
     }
@@ -141,7 +169,7 @@ mod tests {
                 "application/json;as=Foo;g=meta.k8s.io;v=v1,application/json",
                 Some(Shape::Whole),
             ),
-            ("application/vnd.kubernetes.protobuf", None),
+            ("application/vnd.kubernetes.protobuf", Some(Shape::Whole)),
             ("application/yaml", None),
         ] {
             let mut headers = HeaderMap::new();

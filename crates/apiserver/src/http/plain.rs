@@ -1,6 +1,6 @@
 //! The paths `/version`, the health checks, and the list of paths.
 
-use hyper::Response;
+use hyper::{Method, Response};
 use serde_json::json;
 
 use super::body::Body;
@@ -15,10 +15,12 @@ pub(super) fn answer(call: &Call) -> Result<Response<Body>, Status> {
     let Route::Plain(steps) = &call.route else {
         return Err(Status::no_such_resource());
     };
-    if !matches!(call.method.as_str(), "GET" | "HEAD") {
+    let steps: Vec<&str> = steps.iter().map(String::as_str).collect();
+    // As in Kubernetes: the version is a route with a method. The others are handlers that look at no method.
+    if call.method != Method::GET && steps == ["version"] {
         return Err(Status::method_not_allowed());
     }
-    match steps.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
+    match steps.as_slice() {
         [] => Ok(json(
             200,
             json!({"paths": ["/api", "/api/v1", "/apis", "/healthz", "/livez", "/openapi/v2", "/openapi/v3", "/readyz", "/version"]})
@@ -39,6 +41,6 @@ pub(super) fn answer(call: &Call) -> Result<Response<Body>, Status> {
             Ok(text(200, &format!("[+]ping ok\n{check} check passed\n")))
         }
         [_] | [_, "ping"] => Ok(text(200, "ok")),
-        _ => Err(Status::no_such_resource()),
+        _ => Err(Status::no_such_path()),
     }
 }

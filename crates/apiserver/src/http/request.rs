@@ -51,15 +51,16 @@ impl Call {
     ) -> Result<Self, Status> {
         let now = shared.options.clock.now();
         let headers = request.headers();
-        let route = Route::read(path).ok_or_else(Status::no_such_path)?;
+        let user = user(shared, cluster, headers, now)?;
+        let shown = path_in_cluster(request.uri().path());
+        let route = Route::read(path);
+        if user.name == User::anonymous().name && !is_public(request.method(), shown) {
+            return Err(forbidden(&user, request, route.as_ref(), shown));
+        }
+        let route = route.ok_or_else(Status::no_such_path)?;
         let params = Params::read(request.uri().query());
         let is_openapi_v2 = matches!(&route, Route::Discovery(steps) if **steps == ["openapi", "v2"]);
         let verb = verb(request.method(), &route, &params);
-        let user = user(shared, cluster, headers, now)?;
-        let anonymous = user.name == User::anonymous().name;
-        if anonymous && !matches!(route, Route::Plain(_)) {
-            return Err(forbidden(&user, verb, &route, path));
-        }
         let user = impersonated(headers, user);
         let manager = match params.text("fieldManager") {
             "" => manager_of_user_agent(
@@ -152,22 +153,45 @@ fn impersonated(headers: &HeaderMap, user: User) -> User {
     }
 }
 
-fn forbidden(user: &User, verb: &str, route: &Route, path: &str) -> Status {
-    let Route::Resource {
-        group,
-        plural,
-        namespace,
-        name,
-        ..
-    } = route
+/// Returns the path of a request without that of its cluster.
+fn path_in_cluster(path: &str) -> &str {
+    match path.strip_prefix("/clusters/") {
+        Some(rest) => rest.find('/').and_then(|at| rest.get(at..)).unwrap_or("/"),
+        None => path,
+    }
+}
+
+/// Returns whether everybody may send a request, by the role `system:public-info-viewer`.
+fn is_public(method: &Method, path: &str) -> bool {
+    method == Method::GET && matches!(path, "/healthz" | "/livez" | "/readyz" | "/version" | "/version/")
+}
+
+fn forbidden<B>(user: &User, request: &Request<B>, route: Option<&Route>, path: &str) -> Status {
+    let Some(
+        route @ Route::Resource {
+            group,
+            plural,
+            namespace,
+            name,
+            subresource,
+            ..
+        },
+    ) = route
     else {
+        let method = request.method().as_str().to_ascii_lowercase();
         let mut status = Status::new(
             403,
             "Forbidden",
-            format!("forbidden: User {:?} cannot get path \"/{path}\"", user.name),
+            format!("forbidden: User {:?} cannot {method} path {path:?}", user.name),
         );
         status.details.empty = true;
         return status;
+    };
+    let verb = verb(request.method(), route, &Params::read(request.uri().query()));
+    let namespace = if group.is_empty() && plural == "namespaces" {
+        name
+    } else {
+        namespace
     };
     let scope = if namespace.is_empty() {
         "at the cluster scope".to_owned()
@@ -179,11 +203,16 @@ fn forbidden(user: &User, verb: &str, route: &Route, path: &str) -> Status {
     } else {
         format!(" {name:?}")
     };
+    let resource = if subresource.is_empty() {
+        plural.clone()
+    } else {
+        format!("{plural}/{subresource}")
+    };
     let mut status = Status::new(
         403,
         "Forbidden",
         format!(
-            "{}{what} is forbidden: User {:?} cannot {verb} resource {plural:?} in API group {group:?} {scope}",
+            "{}{what} is forbidden: User {:?} cannot {verb} resource {resource:?} in API group {group:?} {scope}",
             qualified(plural, group),
             user.name
         ),

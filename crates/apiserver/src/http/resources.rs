@@ -5,8 +5,8 @@ use std::fmt;
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Limited};
 use hyper::body::Incoming;
-use hyper::header::CONTENT_TYPE;
-use hyper::{Request, Response};
+use hyper::header::{CONTENT_TYPE, HeaderMap};
+use hyper::{Method, Request, Response};
 use serde_json::Value;
 use thiserror::Error;
 
@@ -35,6 +35,7 @@ pub(super) async fn answer(
     effects: &[Effect],
 ) -> Result<Response<Body>, Status> {
     let target = target(&call)?;
+    check_patch(&call, &target, request.headers())?;
     check_verb(&call, &target)?;
     let warnings = deprecation(&target);
     let answer = match call.verb {
@@ -47,6 +48,17 @@ pub(super) async fn answer(
     let mut response = answer.unwrap_or_else(|status| status_response(&status));
     add_warnings(&mut response, &warnings);
     Ok(response)
+}
+
+/// Returns whether a request is for a resource that Kubernetes encodes in protobuf. Definitions are not.
+pub(super) fn is_builtin(call: &Call) -> bool {
+    match &call.route {
+        Route::Resource { group, .. } => {
+            group.is_empty()
+                || group != "apiextensions.k8s.io" && Registry::builtin_groups().any(|name| name == group)
+        }
+        _ => false,
+    }
 }
 
 /// Returns the endpoint of a request, if it is served.
@@ -64,9 +76,7 @@ fn target(call: &Call) -> Result<Target, Status> {
     };
     let (resource, known_group) = {
         let state = call.cluster.state();
-        let known = group.is_empty()
-            || Registry::builtin_groups().any(|name| name == group)
-            || state.registry.has_version(group, version);
+        let known = group.is_empty() || Registry::builtin_groups().any(|name| name == group);
         (state.registry.get(group, plural), known)
     };
     let missing = || {
@@ -82,9 +92,17 @@ fn target(call: &Call) -> Result<Target, Status> {
     // Rejects a namespace for a cluster-scoped resource, and an object of a namespaced resource without a namespace.
     let placed = match (resource.namespaced, namespace.is_empty()) {
         (false, false) => false,
-        (true, true) => name.is_empty() && call.verb != "create" && call.verb != "deletecollection",
+        (true, true) => name.is_empty() && matches!(call.verb, "list" | "watch"),
         _ => true,
     };
+    let is_custom = matches!(version.form, Form::Custom(_));
+    if known && !placed && is_custom {
+        return Err(Status::no_such_path());
+    }
+    // The list over all namespaces is a path of its own, which has one method.
+    if known && !placed && name.is_empty() && namespace.is_empty() {
+        return Err(Status::method_not_allowed());
+    }
     if !known || !placed {
         return Err(match (known, subresource.as_str()) {
             (
@@ -104,11 +122,29 @@ fn target(call: &Call) -> Result<Target, Status> {
     })
 }
 
+/// Rejects a patch of a custom resource in a form that it does not take. As in Kubernetes, that comes before all else.
+fn check_patch(call: &Call, target: &Target, headers: &HeaderMap) -> Result<(), Status> {
+    const FORMS: [&str; 3] = [
+        "application/json-patch+json",
+        "application/merge-patch+json",
+        "application/apply-patch+yaml",
+    ];
+    let is_custom = matches!(target.version.form, Form::Custom(_));
+    if is_custom && call.verb == "patch" && !FORMS.contains(&&*content_type(headers)) {
+        return Err(Status::unsupported_patch());
+    }
+    Ok(())
+}
+
 fn check_verb(call: &Call, target: &Target) -> Result<(), Status> {
     let named = !target.name.is_empty();
     let custom = matches!(target.version.form, Form::Custom(_));
     if custom && !named && matches!(call.verb, "update" | "patch") {
         return Err(Status::bad_request("name must be provided"));
+    }
+    // As in Kubernetes: the routes of built-in kinds have no HEAD; the handler of custom resources takes it for GET.
+    if call.method == Method::HEAD && !custom {
+        return Err(Status::method_not_allowed());
     }
     let fits = match call.verb {
         // As in Kubernetes, whose handler of custom resources checks only the HTTP method.
@@ -124,6 +160,13 @@ fn check_verb(call: &Call, target: &Target) -> Result<(), Status> {
     };
     if fits && can {
         Ok(())
+    } else if custom {
+        let Target { resource, .. } = target;
+        Err(Status::verb_not_supported(
+            &resource.group,
+            &resource.plural,
+            call.verb,
+        ))
     } else {
         Err(Status::method_not_allowed())
     }
@@ -173,20 +216,16 @@ fn list(call: &Call, target: &Target, effects: &[Effect]) -> Result<Response<Bod
     Ok(json(200, encode_list(call, target, &listing)?))
 }
 
+/// Returns the content type without its parameters.
+fn content_type(headers: &HeaderMap) -> String {
+    let given = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    let given = given.and_then(|text| text.split(';').next()).unwrap_or_default();
+    given.trim().to_ascii_lowercase()
+}
+
 /// Reads the content type and the body of a request.
 async fn read(request: Request<Incoming>) -> Result<(String, Bytes), Status> {
-    let content_type = request
-        .headers()
-        .get(CONTENT_TYPE)
-        .and_then(|value| value.to_str().ok())
-        .map(|text| {
-            text.split(';')
-                .next()
-                .unwrap_or_default()
-                .trim()
-                .to_ascii_lowercase()
-        })
-        .unwrap_or_default();
+    let content_type = content_type(request.headers());
     let body = Limited::new(request.into_body(), BODY_LIMIT)
         .collect()
         .await
@@ -218,18 +257,26 @@ fn object(target: &Target, content_type: &str, bytes: &[u8]) -> Result<(Value, V
 }
 
 fn unreadable(target: &Target, bytes: &[u8], error: &dyn fmt::Display) -> Status {
+    let kind = match (&*target.subresource, &target.version.form) {
+        ("scale", Form::Custom(_)) => {
+            let why = "no kind is registered for the type v1.Scale in scheme \"pkg/runtime/scheme.go:111\"";
+            return Status::bad_request(why);
+        }
+        ("scale", Form::Builtin(_)) => "Scale",
+        ("eviction", _) => "Eviction",
+        ("token", _) => "TokenRequest",
+        _ => &target.resource.kind,
+    };
+    let start =
+        format!("the object provided is unrecognized (must be of type {kind}): couldn't get version/kind;");
     if bytes.is_empty() {
         return Status::bad_request(format!(
-            "the object provided is unrecognized (must be of type {}): couldn't get version/kind; json parse error: unexpected end of JSON input (<empty>)",
-            target.resource.kind
+            "{start} json parse error: unexpected end of JSON input (<empty>)"
         ));
     }
     let text = String::from_utf8_lossy(bytes);
     let shown: String = text.chars().take(30).collect();
-    Status::bad_request(format!(
-        "the object provided is unrecognized (must be of type {}): couldn't get version/kind; json parse error: {error} ({shown} ...)",
-        target.resource.kind
-    ))
+    Status::bad_request(format!("{start} json parse error: {error} ({shown} ...)"))
 }
 
 /// Why a body is not YAML.
@@ -252,12 +299,6 @@ async fn write(
     request: Request<Incoming>,
 ) -> Result<Response<Body>, Status> {
     let (content_type, bytes) = read(request).await?;
-    if content_type == "application/strategic-merge-patch+json"
-        && call.verb == "patch"
-        && matches!(target.version.form, Form::Custom(_))
-    {
-        return Err(Status::unsupported_patch());
-    }
     if matches!(call.verb, "delete" | "deletecollection") {
         return delete(call, &target, &content_type, &bytes);
     }
@@ -274,6 +315,8 @@ async fn write(
     let write = Write {
         manager: &call.manager,
         user: &call.user.name,
+        uid: &call.user.uid,
+        groups: &call.user.groups,
         dry_run,
         validation,
         force: call.params.flag("force"),
@@ -367,6 +410,8 @@ fn delete(call: &Call, target: &Target, content_type: &str, bytes: &[u8]) -> Res
     let write = Write {
         manager: &call.manager,
         user: &call.user.name,
+        uid: &call.user.uid,
+        groups: &call.user.groups,
         dry_run: options.dry_run,
         validation: verbs::Validation::Ignore,
         force: false,

@@ -24,7 +24,11 @@ pub(super) fn too_many(seconds: u32) -> Response<Body> {
 /// Returns a `Status` as a response.
 pub(super) fn status_response(status: &Status) -> Response<Body> {
     if status.plain {
-        return text(status.code, &status.message);
+        let mut response = text(status.code, &status.message);
+        if status.message.is_empty() {
+            response.headers_mut().remove(CONTENT_TYPE);
+        }
+        return response;
     }
     let mut response = json(status.code, status.to_value().to_string().into_bytes());
     add_warnings(&mut response, &status.warnings);

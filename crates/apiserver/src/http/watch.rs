@@ -15,7 +15,7 @@ use super::negotiate::Shape;
 use super::request::Call;
 use super::response::with_type;
 use super::table;
-use crate::faults::Effect;
+use crate::faults::{Effect, RequestFacts};
 use crate::kinds::Form;
 use crate::schema;
 use crate::server::{Clock, Cluster};
@@ -47,6 +47,8 @@ struct Stream {
     bookmark: Option<Instant>,
     /// A fault, and the number of events before it.
     fault: Option<(u32, Effect)>,
+    /// The properties of the request, for faults that begin later.
+    facts: RequestFacts,
     over: bool,
 }
 
@@ -77,6 +79,7 @@ pub(super) fn answer(call: &Call, target: Target, effects: &[Effect]) -> Result<
         ends: now + lasts,
         bookmark: bookmark_at(&options, now),
         fault: fault(effects),
+        facts: call.facts.clone(),
         over: false,
     };
     let events = futures::stream::unfold(stream, |mut stream| async move {
@@ -100,7 +103,7 @@ fn fault(effects: &[Effect]) -> Option<(u32, Effect)> {
 impl Stream {
     /// Returns the next chunk of the response; `None` at its end.
     async fn next(&mut self) -> Option<Result<Bytes, Broken>> {
-        if self.over {
+        if self.over || self.freeze().await {
             return None;
         }
         let first = std::mem::take(&mut self.first);
@@ -154,6 +157,9 @@ impl Stream {
                 }
                 () = tokio::time::sleep_until(until) => true,
             };
+            if self.freeze().await {
+                return None;
+            }
             if timer {
                 if Instant::now() >= self.ends {
                     return None;
@@ -167,6 +173,15 @@ impl Stream {
                 return Some(Ok(self.write(&[event])));
             }
         }
+    }
+
+    /// Waits forever if a fault freezes the watch; returns true once the cluster has been removed.
+    async fn freeze(&mut self) -> bool {
+        let frozen = self.cluster.faults().freezes(&self.facts);
+        if frozen {
+            let _ = self.closed.wait_for(|closed| *closed).await;
+        }
+        frozen
     }
 
     /// Encodes events, up to the number that a fault allows.

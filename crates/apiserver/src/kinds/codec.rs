@@ -7,6 +7,7 @@
 mod reader;
 
 use std::collections::{BTreeMap, HashMap};
+use std::fmt;
 use std::sync::{Arc, LazyLock};
 
 use serde::Deserialize;
@@ -189,8 +190,23 @@ fn build(file: File) -> Table {
     Table { kinds, types }
 }
 
+/// The kinds that every version has: the options of requests (`metav1.AddToGroupVersion`).
+const OPTIONS: &[&str] = &[
+    "CreateOptions",
+    "DeleteOptions",
+    "GetOptions",
+    "ListOptions",
+    "PatchOptions",
+    "UpdateOptions",
+];
+
 /// Returns the Go type of a built-in kind; `None` if the table does not have it.
 pub fn go_type(api_version: &str, kind: &str) -> Option<GoType> {
+    let api_version = if OPTIONS.contains(&kind) {
+        "v1"
+    } else {
+        api_version
+    };
     TABLE
         .kinds
         .get(&(api_version.to_owned(), kind.to_owned()))
@@ -250,6 +266,60 @@ impl GoType {
             (Shape::Map(element), Value::Object(map)) => {
                 for value in map.values_mut() {
                     element.each_struct(value, visit);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// What visits a struct: its name, its fields, and where it is.
+type VisitStruct<'a> = dyn FnMut(&StructName, &Map<String, Value>, &Place<'_>) + 'a;
+
+/// Where a value is in an object, without the text until it is needed.
+#[derive(Debug, Clone, Copy)]
+pub enum Place<'a> {
+    /// The object.
+    Root,
+    /// A field of a struct or a key of a map.
+    Field(&'a Place<'a>, &'a str),
+    /// An item of a list.
+    Index(&'a Place<'a>, usize),
+}
+
+impl fmt::Display for Place<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Root => Ok(()),
+            Self::Field(Self::Root, name) => f.write_str(name),
+            Self::Field(place, name) => write!(f, "{place}.{name}"),
+            Self::Index(place, index) => write!(f, "{place}[{index}]"),
+        }
+    }
+}
+
+impl GoType {
+    /// Visits the structs of an object, except for those in its status, with their places.
+    pub fn each_struct_at(self, object: &Value, place: &Place<'_>, visit: &mut VisitStruct<'_>) {
+        let Some(ty) = self.get() else { return };
+        match (&ty.shape, object) {
+            (Shape::Struct(fields), Value::Object(map)) => {
+                visit(&ty.name, map, place);
+                for (name, value) in map {
+                    let is_status = name == "status" && matches!(place, Place::Root);
+                    if let Some(field) = fields.get(name).filter(|_| !is_status) {
+                        field.ty.each_struct_at(value, &Place::Field(place, name), visit);
+                    }
+                }
+            }
+            (Shape::List(element), Value::Array(items)) => {
+                for (index, item) in items.iter().enumerate() {
+                    element.each_struct_at(item, &Place::Index(place, index), visit);
+                }
+            }
+            (Shape::Map(element), Value::Object(map)) => {
+                for (key, value) in map {
+                    element.each_struct_at(value, &Place::Field(place, key), visit);
                 }
             }
             _ => {}

@@ -2,17 +2,34 @@
 
 use serde_json::{Map, Value, json};
 
-use super::resource::{Resource, Version};
+use super::resource::{Form, Resource, Version};
 use crate::store::Stored;
 
 /// Reads a stored object in a version.
 pub(crate) fn read_as(resource: &Resource, version: &Version, stored: &Stored) -> Value {
-    match stored_version(&resource.table) {
-        Some(kept) if *kept != *version.api_version => {
-            to_version(&stored.read_as(kept, &resource.kind), &version.api_version)
+    shown(resource, version, stored).unwrap_or_else(|| stored.read_as(&version.api_version, &resource.kind))
+}
+
+/// Returns a stored object in a version; `None` if that is the stored JSON, except for `apiVersion` and `kind`.
+pub(crate) fn shown(resource: &Resource, version: &Version, stored: &Stored) -> Option<Value> {
+    if let Form::Custom(custom) = &version.form {
+        let schema = custom.get();
+        if stored.has_shape(schema.number()) {
+            return None;
         }
-        _ => stored.read_as(&version.api_version, &resource.kind),
+        let before = stored.read_as(&version.api_version, &resource.kind);
+        let mut object = before.clone();
+        schema.read_stored(&mut object);
+        if before == object {
+            stored.set_shape(schema.number());
+        }
+        return Some(object);
     }
+    let kept = stored_version(&resource.table).filter(|kept| **kept != *version.api_version)?;
+    Some(to_version(
+        &stored.read_as(kept, &resource.kind),
+        &version.api_version,
+    ))
 }
 
 /// Reads a stored object in the version that its kind is stored in.

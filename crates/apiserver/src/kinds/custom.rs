@@ -13,7 +13,7 @@ use super::strategy::Strategy;
 use super::tables::DEFINITIONS;
 use crate::crd::{self, Definition};
 use crate::fields::{FieldSet, Path};
-use crate::managed::{FieldManager, ResetFields, ScaleMapping, Versions};
+use crate::managed::{Convert, FieldManager, ResetFields, ScaleMapping, Versions};
 use crate::status::{Cause, Status};
 
 const ALL_VERBS: [&str; 8] = [
@@ -74,7 +74,8 @@ fn version_of(version: &CustomVersion, served: &[CustomVersion]) -> Option<Versi
             version.get().merge_type().clone(),
         )
     });
-    let manager = FieldManager::new(Versions::new(types), this.api_version(), kind)?;
+    let versions = Versions::new(types).converting(converting(served));
+    let manager = FieldManager::new(versions, this.api_version(), kind)?;
     let reset = |field: &str| {
         let set: FieldSet = [Path::of_fields(&[field])].into_iter().collect();
         ResetFields::new([(this.api_version(), set)])
@@ -92,8 +93,28 @@ fn version_of(version: &CustomVersion, served: &[CustomVersion]) -> Option<Versi
         storage_hash: storage_hash(version.definition()),
         fields,
         status_fields: manager.subresource("status").resetting(reset("spec")),
+        finalize_fields: None,
         scale: scale_of(this, served),
         form: Form::Custom(version.clone()),
+    })
+}
+
+/// Returns the conversion between versions: nothing but `apiVersion`, and the fields that the schema of the other
+/// version does not have.
+fn converting(served: &[CustomVersion]) -> Arc<Convert> {
+    let served = served.to_vec();
+    Arc::new(move |object: &Value, api_version: &str| {
+        let mut object = object.clone();
+        if let Some(version) = object.get_mut("apiVersion") {
+            *version = Value::String(api_version.to_owned());
+        }
+        if let Some(version) = served
+            .iter()
+            .find(|version| version.get().api_version() == api_version)
+        {
+            version.get().prune(&mut object);
+        }
+        object
     })
 }
 

@@ -76,6 +76,12 @@ fn of_kind(kind: &str, object: &mut Value) {
             object["spec"]["metrics"] = json!([{"type": "Resource", "resource": {
                     "name": "cpu", "target": {"type": "Utilization", "averageUtilization": 80}}}]);
         }
+        "HorizontalPodAutoscaler"
+            if object["apiVersion"] == "autoscaling/v1"
+                && is_absent(object["spec"].get("targetCPUUtilizationPercentage")) =>
+        {
+            object["spec"]["targetCPUUtilizationPercentage"] = json!(80);
+        }
         "NetworkPolicy" => {
             let spec = &mut object["spec"];
             if spec["policyTypes"].as_array().is_none_or(Vec::is_empty) {
@@ -85,6 +91,12 @@ fn of_kind(kind: &str, object: &mut Value) {
                 } else {
                     json!(["Ingress"])
                 };
+            }
+        }
+        "Node" => {
+            let status = &mut object["status"];
+            if is_absent(status.get("allocatable")) && status["capacity"].is_object() {
+                status["allocatable"] = status["capacity"].clone();
             }
         }
         "CustomResourceDefinition" => crate::crd::apply_defaults(object),
@@ -239,6 +251,21 @@ fn set_dependent(name: &StructName, kind: &str, fields: &mut Fields) {
                 fields.insert("targetPort".to_owned(), port);
             }
         }
+        "v1.FlowSchemaSpec" if fields.get("matchingPrecedence").is_none_or(|value| value == 0) => {
+            fields.insert("matchingPrecedence".to_owned(), json!(1000));
+        }
+        "v2.HorizontalPodAutoscalerBehavior" => {
+            let percent = json!({"type": "Percent", "value": 100, "periodSeconds": 15});
+            let pods = json!({"type": "Pods", "value": 4, "periodSeconds": 15});
+            fill_rules(
+                fields,
+                "scaleDown",
+                json!({"selectPolicy": "Max", "policies": [percent]}),
+            );
+            let up =
+                json!({"selectPolicy": "Max", "policies": [pods, percent], "stabilizationWindowSeconds": 0});
+            fill_rules(fields, "scaleUp", up);
+        }
         "v1.Secret" => secret(fields),
         "v1.Subject" if matches!(kind, "RoleBinding" | "ClusterRoleBinding") => match text(fields, "kind") {
             "User" | "Group" => fill(fields, "apiGroup", || json!("rbac.authorization.k8s.io")),
@@ -268,7 +295,7 @@ fn pod_spec(fields: &mut Fields) {
             for port in containers
                 .into_iter()
                 .flatten()
-                .filter_map(|container| container["ports"].as_array_mut())
+                .filter_map(|container| container.get_mut("ports")?.as_array_mut())
                 .flatten()
                 .filter_map(Value::as_object_mut)
             {
@@ -287,6 +314,9 @@ fn service_spec(fields: &mut Fields) {
     }
     .to_owned();
     let outside = matches!(ty.as_str(), "NodePort" | "LoadBalancer");
+    if matches!(text(fields, "sessionAffinity"), "" | "None") {
+        fields.remove("sessionAffinityConfig");
+    }
     if text(fields, "sessionAffinity") == "ClientIP" {
         fill(fields, "sessionAffinityConfig", || json!({"clientIP": {}}));
         if let Some(config) = object_at(fields, "sessionAffinityConfig") {
@@ -301,6 +331,17 @@ fn service_spec(fields: &mut Fields) {
     }
     if ty == "LoadBalancer" {
         fill(fields, "allocateLoadBalancerNodePorts", || json!(true));
+    }
+}
+
+/// Sets the missing fields of the scaling rules in one direction.
+fn fill_rules(behavior: &mut Fields, direction: &str, defaults: Value) {
+    fill(behavior, direction, || json!({}));
+    let (Some(rules), Value::Object(defaults)) = (object_at(behavior, direction), defaults) else {
+        return;
+    };
+    for (name, value) in defaults {
+        fill(rules, &name, || value);
     }
 }
 
@@ -322,7 +363,7 @@ fn secret(fields: &mut Fields) {
 
 fn tag_is_latest(image: &str) -> bool {
     // An empty image has no tag, and the content of a digest never changes.
-    if image.is_empty() || image.contains('@') {
+    if image.is_empty() || image.contains('@') || !is_reference(image) {
         return false;
     }
     let last = image.rsplit('/').next().unwrap_or_default();
@@ -330,6 +371,23 @@ fn tag_is_latest(image: &str) -> bool {
         None => true,
         Some((_, tag)) => tag == "latest",
     }
+}
+
+/// Returns whether an image is a reference at all: other texts have no tag.
+fn is_reference(image: &str) -> bool {
+    let mut parts: Vec<&str> = image.split('/').collect();
+    // The first of several parts may be a host with a port, which may have upper case.
+    let is_host = |part: &str| part.contains(['.', ':']) || part == "localhost";
+    if parts.len() > 1 && parts.first().is_some_and(|part| is_host(part)) {
+        parts.remove(0);
+    }
+    parts.into_iter().all(|part| {
+        let name = part.split(':').next().unwrap_or_default();
+        let allowed = |char: char| {
+            char.is_ascii_lowercase() || char.is_ascii_digit() || matches!(char, '.' | '_' | '-')
+        };
+        !name.is_empty() && name.chars().all(allowed)
+    })
 }
 
 #[cfg(test)]

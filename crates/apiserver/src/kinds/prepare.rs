@@ -6,7 +6,9 @@ use serde_json::{Map, Value, json};
 use super::defaults::{self, TEMPLATE_GENERATION};
 use super::resource::{Form, Resource, Version};
 use super::services::{self, Addresses};
+use super::withheld;
 use crate::schema;
+use crate::write::Write;
 
 /// Returns whether the version has the subresource `status`, so that other writes do not change the status.
 fn has_status(version: &Version) -> bool {
@@ -23,23 +25,53 @@ pub(crate) fn prepare_create(
     if has_status(version) && resource.strategy.status_is_reset {
         reset_status(resource, version, object);
     }
-    if matches!(version.form, Form::Custom(_)) {
+    let Form::Builtin(ty) = &version.form else {
         return;
-    }
+    };
+    withheld::drop_from(*ty, &resource.kind, object);
     match (&*resource.group, &*resource.kind) {
-        ("", "Namespace") => object["spec"]["finalizers"] = json!(["kubernetes"]),
+        ("", "Namespace") => finalize_namespace(&mut object["spec"]),
         ("", "Service") => services::allocate(addresses, object, None),
         ("", "Pod") => {
             object["status"]["qosClass"] = json!(qos_class(&object["spec"]));
             admit_pod(&mut object["spec"]);
+            gate_scheduling(object);
         }
+        ("", "Node") => taint_node(&mut object["spec"]),
         ("", "PersistentVolumeClaim") => protect(object, "kubernetes.io/pvc-protection"),
-        ("", "PersistentVolume") => protect(object, "kubernetes.io/pv-protection"),
+        ("", "PersistentVolume") => {
+            protect(object, "kubernetes.io/pv-protection");
+            object["status"]["lastPhaseTransitionTime"] = object["metadata"]["creationTimestamp"].clone();
+        }
+        ("", "ServiceAccount") => name_secrets(object),
+        ("storage.k8s.io", "VolumeAttributesClass") => protect(object, "kubernetes.io/vac-protection"),
         ("apps", "DaemonSet") => set_template_generation(object, 1),
         ("batch", "Job") => job_selector(object),
         ("rbac.authorization.k8s.io", "Role" | "ClusterRole") => normalize_rules(object),
         ("apiextensions.k8s.io", "CustomResourceDefinition") => prepare_definition(version, object, None),
         _ => {}
+    }
+}
+
+/// Names the user who requests a certificate; what the request says of it does not count.
+pub(crate) fn set_requester(resource: &Resource, object: &mut Value, write: &Write<'_>) {
+    if &*resource.kind != "CertificateSigningRequest" || &*resource.group != "certificates.k8s.io" {
+        return;
+    }
+    let Some(spec) = object["spec"].as_object_mut() else {
+        return;
+    };
+    spec.remove("extra");
+    for (field, value) in [
+        ("username", json!(write.user)),
+        ("uid", json!(write.uid)),
+        ("groups", json!(write.groups)),
+    ] {
+        if value == "" || value == json!([]) {
+            spec.remove(field);
+        } else {
+            spec.insert(field.to_owned(), value);
+        }
     }
 }
 
@@ -75,16 +107,13 @@ pub(crate) fn prepare_update(
 ) {
     match subresource {
         "status" => only_status(resource, new, old),
-        "finalize" => {
-            let finalizers = new["spec"]["finalizers"].take();
-            new.clone_from(old);
-            set_or_remove(new, "spec", "finalizers", finalizers);
-        }
+        "finalize" => copy_field(new, old, "status"),
         _ => {
             if has_status(version) && resource.strategy.status_is_reset {
                 copy_field(new, old, "status");
             }
-            if matches!(version.form, Form::Builtin(_)) {
+            if let Form::Builtin(ty) = &version.form {
+                withheld::drop_from(*ty, &resource.kind, new);
                 of_kind(resource, version, addresses, new, old);
             }
         }
@@ -149,6 +178,8 @@ fn of_kind(resource: &Resource, version: &Version, addresses: &mut Addresses, ne
             set_or_remove(new, "spec", "finalizers", finalizers);
         }
         ("", "Service") => services::allocate(addresses, new, Some(old)),
+        ("", "ServiceAccount") => name_secrets(new),
+        ("certificates.k8s.io", "CertificateSigningRequest") => copy_field(new, old, "spec"),
         ("rbac.authorization.k8s.io", "Role" | "ClusterRole") => normalize_rules(new),
         ("apiextensions.k8s.io", "CustomResourceDefinition") => prepare_definition(version, new, Some(old)),
         ("apps", "DaemonSet") => {
@@ -214,12 +245,52 @@ fn protect(object: &mut Value, finalizer: &str) {
     }
 }
 
-/// Sets the fields of a Pod that admission plugins set: the priority and the default tolerations.
-fn admit_pod(spec: &mut Value) {
-    if spec["priorityClassName"].as_str().is_none_or(str::is_empty) {
-        spec["priority"] = json!(0);
-        spec["preemptionPolicy"] = json!("PreemptLowerPriority");
+/// Keeps the names of the secrets of a ServiceAccount and nothing else of the references.
+fn name_secrets(object: &mut Value) {
+    let secrets = object.get_mut("secrets").and_then(Value::as_array_mut);
+    for secret in secrets.into_iter().flatten().filter_map(Value::as_object_mut) {
+        secret.retain(|field, value| field == "name" && value != "");
     }
+}
+
+/// Adds the finalizer of the namespace controller.
+fn finalize_namespace(spec: &mut Value) {
+    let mut finalizers = spec["finalizers"].as_array().cloned().unwrap_or_default();
+    if !finalizers.iter().any(|one| one == "kubernetes") {
+        finalizers.push(json!("kubernetes"));
+    }
+    spec["finalizers"] = Value::Array(finalizers);
+}
+
+/// Taints a new Node, which is not ready yet: the admission plugin `TaintNodesByCondition`.
+fn taint_node(spec: &mut Value) {
+    const NOT_READY: &str = "node.kubernetes.io/not-ready";
+    let mut taints = spec["taints"].as_array().cloned().unwrap_or_default();
+    let is_tainted = |taint: &Value| taint["key"] == NOT_READY && taint["effect"] == "NoSchedule";
+    if !taints.iter().any(is_tainted) {
+        taints.push(json!({"effect": "NoSchedule", "key": NOT_READY}));
+        spec["taints"] = Value::Array(taints);
+    }
+}
+
+/// Reports that the scheduling gates of a Pod block its scheduling.
+fn gate_scheduling(object: &mut Value) {
+    if object["spec"]["schedulingGates"]
+        .as_array()
+        .is_none_or(Vec::is_empty)
+    {
+        return;
+    }
+    let since = object["metadata"]["creationTimestamp"].clone();
+    object["status"]["conditions"] = json!([{
+        "type": "PodScheduled", "status": "False", "reason": "SchedulingGated",
+        "message": "Scheduling is blocked due to non-empty scheduling gates",
+        "lastProbeTime": null, "lastTransitionTime": since,
+    }]);
+}
+
+/// Sets the default tolerations of a Pod, as an admission plugin does.
+fn admit_pod(spec: &mut Value) {
     let mut tolerations = spec["tolerations"].as_array().cloned().unwrap_or_default();
     for key in ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"] {
         let tolerated = tolerations.iter().any(|one| {
@@ -280,7 +351,12 @@ fn job_selector(object: &mut Value) {
     // In Kubernetes, labels that default to those of the template share the same map, so they change with it.
     let own = object["metadata"]["labels"].clone();
     let shared = own.is_object() && own == object["spec"]["template"]["metadata"]["labels"];
-    object["spec"]["selector"] = json!({"matchLabels": {"batch.kubernetes.io/controller-uid": uid}});
+    // What the request selects besides stays, and is refused.
+    let selector = &mut object["spec"]["selector"];
+    if !selector.is_object() {
+        *selector = json!({});
+    }
+    selector["matchLabels"]["batch.kubernetes.io/controller-uid"] = uid.clone();
     let metadata = &mut object["spec"]["template"]["metadata"];
     if !metadata.is_object() {
         *metadata = json!({});

@@ -1,13 +1,17 @@
-//! Decoding of protobuf bodies, which `kubectl create` and Go's typed clients send for built-in kinds.
+//! Protobuf bodies, which `kubectl create` and Go's typed clients send and accept for built-in kinds.
 //!
-//! Only requests are decoded: these clients also accept JSON, so responses are JSON. A body is `k8s\0`, then the
-//! message `Unknown` with the kind and the bytes of the object. `codec.json` has the field numbers.
+//! A body is `k8s\0`, then the message `Unknown` with the kind and the bytes of the object. `codec.json` has the field
+//! numbers.
+
+mod write;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 use thiserror::Error;
+
+pub use write::{write, write_event};
 
 use super::codec::{GoType, Message, Plain, View, go_type};
 use crate::object::times;
@@ -212,6 +216,8 @@ fn entry(element: GoType, bytes: &[u8]) -> Result<(String, Value), ProtobufError
 fn value(ty: GoType, wire: Wire<'_>) -> Result<Value, ProtobufError> {
     match (ty.view(), wire) {
         (View::Struct(_), Wire::Bytes(bytes)) => message(ty, bytes),
+        // Go has no items of an empty message: nil, not an empty list.
+        (View::List(_), Wire::Bytes([])) => Ok(Value::Null),
         // A list that is a message of its own has its items in field 1.
         (View::List(element), Wire::Bytes(bytes)) => Fields(bytes)
             .map(|field| value(element, field?.1))

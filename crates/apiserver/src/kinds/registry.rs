@@ -224,11 +224,20 @@ fn version(rows: &[Row], row: &Row) -> Option<Version> {
                 .map(|row| (api_version(&row.group, &row.version), set.clone())),
         )
     };
-    let fields = if has_status && strategy.status_is_reset {
-        manager.clone().resetting(reset(&[&["status"]]))
-    } else {
-        manager.clone()
+    // The requests of the object own no field of the status, even where they may set it.
+    let fields = match (has_status, &*row.kind) {
+        (true, "CertificateSigningRequest") => manager.clone().resetting(reset(&[&["spec"], &["status"]])),
+        (true, _) => manager.clone().resetting(reset(&[&["status"]])),
+        (false, _) => manager.clone(),
     };
+    let finalize_fields = (row.subresources.iter())
+        .any(|one| *one.name == *"finalize")
+        .then(|| {
+            manager
+                .clone()
+                .subresource("finalize")
+                .resetting(reset(&[&["status"]]))
+        });
     let status_fields = manager
         .subresource("status")
         .resetting(reset(strategy.status_resets));
@@ -256,6 +265,7 @@ fn version(rows: &[Row], row: &Row) -> Option<Version> {
         storage_hash: row.hash.clone(),
         fields,
         status_fields,
+        finalize_fields,
         scale,
     })
 }

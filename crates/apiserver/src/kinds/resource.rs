@@ -56,6 +56,8 @@ pub struct Version {
     pub fields: FieldManager,
     /// The field manager of writes to `status`.
     pub status_fields: FieldManager,
+    /// The field manager of `finalize`, which only namespaces have.
+    pub finalize_fields: Option<FieldManager>,
     /// The paths of `scale`; `None` without that subresource.
     pub scale: Option<Scale>,
 }

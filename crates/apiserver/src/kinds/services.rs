@@ -46,6 +46,11 @@ pub(super) fn allocate(addresses: &mut Addresses, object: &mut Value, old: Optio
         .and_then(Value::as_str)
         .unwrap_or_default()
         .to_owned();
+    let chosen = spec.get("clusterIPs").and_then(Value::as_array);
+    if address.is_empty() && old.is_none() && chosen.is_some_and(|list| !list.is_empty()) {
+        // The validation refuses addresses without the first of them.
+        return;
+    }
     if address.is_empty() {
         let next = u32::from(FIRST) + addresses.given;
         addresses.given += 1;

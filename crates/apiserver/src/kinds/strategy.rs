@@ -107,7 +107,9 @@ impl Strategy {
                     &["metadata", "deletionTimestamp"],
                     &["metadata", "ownerReferences"],
                 ],
+                "CertificateSigningRequest" => &[&["spec"], &["status", "conditions"]],
                 "FlowSchema"
+                | "ValidatingAdmissionPolicy"
                 | "PriorityLevelConfiguration"
                 | "VolumeAttachment"
                 | "CustomResourceDefinition"

@@ -3,6 +3,8 @@
 //! This is a part of Kubernetes' validation: required fields, immutable fields, names and numbers.
 //! `docs/apiserver-gaps.md` lists what is missing. Causes and their order are those of Kubernetes.
 
+mod certificates;
+mod enumerations;
 mod pods;
 mod services;
 mod workloads;
@@ -12,6 +14,8 @@ use serde_json::{Value, json};
 use super::resource::Resource;
 use crate::object::names;
 use crate::status::Cause;
+
+pub(super) use enumerations::check as enumerations;
 
 /// Returns what is wrong with a new object.
 pub fn create(resource: &Resource, object: &Value) -> Vec<Cause> {
@@ -44,7 +48,11 @@ pub fn status(resource: &Resource, object: &Value) -> Vec<Cause> {
             "may only be used when `spec.type` is 'LoadBalancer'",
         )];
     }
-    Vec::new()
+    let mut causes = Vec::new();
+    if &*resource.kind == "CertificateSigningRequest" {
+        certificates::check_status(object, &mut causes);
+    }
+    causes
 }
 
 /// Checks that finalizers of built-in kinds have a prefix or are Kubernetes' own.
@@ -86,7 +94,10 @@ fn common(resource: &Resource, object: &Value, causes: &mut Vec<Cause>) {
         ("apps", kind @ ("Deployment" | "ReplicaSet" | "StatefulSet" | "DaemonSet")) => {
             workloads::check(kind, &object["spec"], causes);
         }
-        ("batch", "Job") => job(&object["spec"], "spec", causes),
+        ("batch", "Job") => {
+            generated_selector(&object["spec"], causes);
+            job(&object["spec"], "spec", causes);
+        }
         ("batch", "CronJob") => {
             required_text(&object["spec"], "schedule", "spec", causes);
             job(
@@ -101,6 +112,7 @@ fn common(resource: &Resource, object: &Value, causes: &mut Vec<Cause>) {
                 causes.push(Cause::invalid("spec.maxReplicas", most, "must be greater than 0"));
             }
         }
+        ("certificates.k8s.io", "CertificateSigningRequest") => certificates::check(object, causes),
         ("rbac.authorization.k8s.io", "Role" | "ClusterRole") => {
             for (place, rule) in object["rules"].as_array().into_iter().flatten().enumerate() {
                 policy_rule(rule, resource.namespaced, &format!("rules[{place}]"), causes);
@@ -300,6 +312,24 @@ fn is_empty_selector(selector: &Value) -> bool {
         _ => true,
     };
     none("matchLabels") && none("matchExpressions")
+}
+
+/// Checks that the selector of a Job is the one that the server generates, unless the Job selects for itself.
+fn generated_selector(spec: &Value, causes: &mut Vec<Cause>) {
+    let selector = &spec["selector"];
+    let labels = selector["matchLabels"]
+        .as_object()
+        .map_or(0, serde_json::Map::len);
+    let more = selector["matchExpressions"]
+        .as_array()
+        .is_some_and(|terms| !terms.is_empty());
+    if spec["manualSelector"] != true && (labels > 1 || more) {
+        causes.push(Cause::invalid(
+            "spec.selector",
+            selector,
+            "`selector` not auto-generated",
+        ));
+    }
 }
 
 fn job(spec: &Value, path: &str, causes: &mut Vec<Cause>) {

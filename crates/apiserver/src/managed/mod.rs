@@ -341,7 +341,28 @@ impl FieldManager {
         mut new: Value,
         request: &UpdateRequest<'_>,
     ) -> Result<Updated, UpdateError> {
-        let given = take_entries(&mut new);
+        let managed = self.update_entries(live, &mut new, request)?;
+        Ok(Updated { object: new, managed })
+    }
+
+    /// As [`Self::update`], for requests: an object that cannot be compared loses its entries, as in Kubernetes.
+    pub fn update_or_forget(
+        &self,
+        live: Option<Live<'_>>,
+        mut new: Value,
+        request: &UpdateRequest<'_>,
+    ) -> Updated {
+        let managed = self.update_entries(live, &mut new, request).unwrap_or_default();
+        Updated { object: new, managed }
+    }
+
+    fn update_entries(
+        &self,
+        live: Option<Live<'_>>,
+        new: &mut Value,
+        request: &UpdateRequest<'_>,
+    ) -> Result<ManagedFields, UpdateError> {
+        let given = take_entries(new);
         let stored = || live.map(|live| live.managed.clone()).unwrap_or_default();
         let mut managed = match given {
             _ if !self.subresource.is_empty() => stored(),
@@ -351,12 +372,12 @@ impl FieldManager {
         };
         // Clearing the entries of an object disables tracking until the next apply.
         if managed.is_empty() && live.is_some() {
-            return Ok(Updated { object: new, managed });
+            return Ok(managed);
         }
         let object = live.map_or(&self.empty, |live| live.object);
-        self.record_update(&mut managed, object, &new, request.manager, request.now)?;
+        self.record_update(&mut managed, object, new, request.manager, request.now)?;
         managed.sort();
-        Ok(Updated { object: new, managed })
+        Ok(managed)
     }
 
     /// Records the differences between two objects as the changes of an updater.

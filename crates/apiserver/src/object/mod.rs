@@ -1,4 +1,4 @@
-//! What objects of all kinds share: names, metadata, selectors, `continue` tokens.
+//! The parts that objects of all kinds share: names, metadata, selectors, `continue` tokens.
 
 pub mod continuation;
 pub(crate) mod finalizers;

@@ -11,7 +11,7 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use sqlx::{ConnectOptions as _, Connection as _};
 use thiserror::Error;
 
-use super::folder::Folder;
+use super::directory::Directory;
 use super::outbox::{Change, Counters, Record};
 use super::{Identity, PersistError, StoredCluster, Unusable};
 use crate::store::Stored;
@@ -33,10 +33,10 @@ pub(super) struct Database {
 }
 
 impl Database {
-    /// Opens the database of a folder and checks it.
-    pub(super) async fn open(folder: &Folder) -> Result<Self, PersistError> {
+    /// Opens the database of a directory and checks it.
+    pub(super) async fn open(directory: &Directory) -> Result<Self, PersistError> {
         let mut database = Self {
-            path: folder.database(),
+            path: directory.database(),
             connection: None,
             is_new: false,
         };

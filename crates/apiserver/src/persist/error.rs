@@ -1,26 +1,26 @@
-//! The errors of the data folder.
+//! The errors of the data directory.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use thiserror::Error;
 
-/// Why the data folder of a server cannot be used.
+/// Why the data directory of a server cannot be used.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum PersistError {
-    /// Another process uses the folder.
-    #[error("the directory {} is in use by another process: end it, or name another directory", folder.display())]
+    /// Another process uses the directory.
+    #[error("the directory {} is in use by another process: end it, or name another directory", directory.display())]
     InUse {
-        /// The folder.
-        folder: PathBuf,
+        /// The directory.
+        directory: PathBuf,
     },
-    /// A file or folder could not be created or locked.
+    /// A file or directory could not be created or locked.
     #[error("cannot {action} {}", path.display())]
     File {
         /// The action that failed.
         action: &'static str,
-        /// The file or folder.
+        /// The file or directory.
         path: PathBuf,
         /// The cause.
         #[source]

@@ -13,8 +13,8 @@
 //! journals, faults, or health rules.
 
 mod database;
+mod directory;
 mod error;
-mod folder;
 mod outbox;
 mod writer;
 
@@ -30,7 +30,7 @@ pub use error::{PersistError, Unusable, WriteError};
 pub(crate) use outbox::{Change, Counters, Durability, Outbox};
 
 use database::Database;
-use folder::Folder;
+use directory::Directory;
 use outbox::{Queue, Record};
 
 /// The identity of a server, which stays the same as long as its file exists.
@@ -72,14 +72,14 @@ pub(crate) struct File {
 }
 
 impl File {
-    /// Opens the file of a folder and locks the folder; creates both if they are missing. `identity` returns the
+    /// Opens the file of a directory and locks the directory; creates both if they are missing. `identity` returns the
     /// identity of a new file.
     pub(crate) async fn open<E: From<PersistError>>(
-        folder: &Path,
+        directory: &Path,
         identity: impl FnOnce() -> Result<Identity, E>,
     ) -> Result<Opened, E> {
-        let folder = Folder::claim(folder)?;
-        let mut database = Database::open(&folder).await?;
+        let directory = Directory::claim(directory)?;
+        let mut database = Database::open(&directory).await?;
         if database.is_new() {
             database.create(&identity()?).await?;
         }
@@ -87,7 +87,7 @@ impl File {
         let address = database.address().await?;
         let (clusters, next) = database.clusters().await?;
         let queue = Arc::new(Queue::default());
-        let writer = writer::start(database, folder, Arc::clone(&queue));
+        let writer = writer::start(database, directory, Arc::clone(&queue));
         Ok(Opened {
             identity,
             clusters,
@@ -129,7 +129,7 @@ impl File {
         }
     }
 
-    /// Commits the queued writes, closes the file and unlocks the folder. Later writes fail.
+    /// Commits the queued writes, closes the file and unlocks the directory. Later writes fail.
     pub(crate) async fn close(&self) {
         self.queue.close();
         let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take();

@@ -11,17 +11,17 @@ use tokio::task::JoinHandle;
 
 use super::WriteError;
 use super::database::Database;
-use super::folder::Folder;
+use super::directory::Directory;
 use super::outbox::{Queue, Record};
 
 /// The pause before a failed transaction is retried.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Starts the task, which owns the file and the folder until the queue is closed and empty.
-pub(super) fn start(database: Database, folder: Folder, queue: Arc<Queue>) -> JoinHandle<()> {
+/// Starts the task, which owns the file and the directory until the queue is closed and empty.
+pub(super) fn start(database: Database, directory: Directory, queue: Arc<Queue>) -> JoinHandle<()> {
     tokio::spawn(async move {
         run(database, &queue).await;
-        drop(folder);
+        drop(directory);
         // Requests that still wait, and later writes, get an error.
         queue.failure(WriteError::Closed);
     })

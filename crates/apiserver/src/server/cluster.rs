@@ -19,7 +19,7 @@ use crate::journal::Entry;
 use crate::kinds::{FIRST_ADDRESS, Resource};
 use crate::persist::{Durability, PersistError};
 use crate::random::Random;
-use crate::state::State;
+use crate::state::{Backup, State};
 use crate::store::Stored;
 use crate::verbs::{self, Target, Validation, Write};
 
@@ -35,7 +35,7 @@ pub struct Cluster {
     work: mpsc::UnboundedSender<Arc<Cluster>>,
     /// True once the cluster has been removed.
     closed: watch::Sender<bool>,
-    /// The handle to wait for writes to the disk; `None` if the server has no data folder.
+    /// The handle to wait for writes to the disk; `None` if the server has no data directory.
     durability: Option<Durability>,
 }
 
@@ -172,6 +172,8 @@ impl Cluster {
         let write = Write {
             manager: "kube-apiserver",
             user: "system:apiserver",
+            uid: "",
+            groups: &[],
             dry_run: false,
             validation: Validation::Strict,
             force: false,
@@ -278,6 +280,17 @@ impl ClusterHandle {
         state.store.compact(revision);
         // Watches that are behind have to end.
         state.store.wake_all();
+    }
+
+    /// Returns a backup of the objects.
+    pub fn backup(&self) -> Backup {
+        self.cluster.state().backup()
+    }
+
+    /// Sets the objects back to a backup: see [`State::set_back`].
+    pub fn set_back(&self, backup: &Backup, bump: bool, now: Timestamp) {
+        self.cluster.state().set_back(backup, bump, now);
+        self.cluster.schedule();
     }
 
     /// Sets when workloads become healthy, and queues all workloads.

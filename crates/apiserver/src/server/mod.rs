@@ -25,6 +25,7 @@ use std::path::Path;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
+use jiff::Timestamp;
 use thiserror::Error;
 use tokio::sync::mpsc;
 
@@ -32,8 +33,7 @@ pub use clock::{Clock, TokioClock};
 pub use cluster::{Cluster, ClusterHandle};
 pub use credentials::{Authority, CredentialError, User};
 
-use crate::controllers::Health;
-use crate::controllers::Settings;
+use crate::controllers::{Controllers, Health, Settings};
 use crate::journal::{Journal, Keep};
 use crate::persist::{File, Identity, PersistError, StoredCluster};
 use crate::random::Random;
@@ -57,6 +57,8 @@ pub struct Options {
     pub journal: Keep,
     /// When workloads become healthy.
     pub health: Health,
+    /// Which controllers run in the clusters.
+    pub controllers: Controllers,
     /// The names and addresses in the server's certificate, in addition to those of this machine.
     pub names: Vec<String>,
     /// The URL in kubeconfigs, without a path; `None` for the first address that the server listens on.
@@ -72,6 +74,7 @@ impl Default for Options {
             history: History::default(),
             journal: Keep::Nothing,
             health: Health::After(jiff::SignedDuration::ZERO),
+            controllers: Controllers::all(),
             names: Vec::new(),
             url: None,
         }
@@ -112,7 +115,7 @@ pub enum ServerError {
         #[source]
         source: std::io::Error,
     },
-    /// The data folder cannot be used.
+    /// The data directory cannot be used.
     #[error(transparent)]
     File(#[from] PersistError),
 }
@@ -129,7 +132,7 @@ pub(crate) struct Shared {
     pub(crate) secret: Secret,
     clusters: RwLock<BTreeMap<Box<str>, Arc<Cluster>>>,
     numbers: Arc<AtomicU64>,
-    /// The data folder; `None` if clusters exist in memory only.
+    /// The data directory; `None` if clusters exist in memory only.
     file: Option<File>,
     /// The seed of names and UIDs.
     seed: u64,
@@ -160,16 +163,16 @@ impl Server {
         Ok(Self::run(options, secret, authority, seed, None))
     }
 
-    /// Opens a server whose clusters are stored in a folder; creates the folder if it is missing. A crash loses no
-    /// acknowledged write; see [`crate::persist`]. Only one process can open a folder at a time.
+    /// Opens a server whose clusters are stored in a directory; creates the directory if it is missing. A crash loses
+    /// no acknowledged write; see [`crate::persist`]. Only one process can open a directory at a time.
     ///
     /// The authority, the token key and the seed are those of the first start; later options do not change them. If
     /// the seed of the first start is 0, the server draws a random one.
     ///
     /// # Errors
-    /// Another process uses the folder, or its content cannot be read.
-    pub async fn open(options: Options, folder: &Path) -> Result<Self, ServerError> {
-        let opened = File::open(folder, || identity(&options)).await?;
+    /// Another process uses the directory, or its content cannot be read.
+    pub async fn open(options: Options, directory: &Path) -> Result<Self, ServerError> {
+        let opened = File::open(directory, || identity(&options)).await?;
         let Identity {
             secret,
             seed,
@@ -212,6 +215,7 @@ impl Server {
     fn settings(&self) -> Settings {
         Settings {
             health: self.shared.options.health,
+            controllers: self.shared.options.controllers.clone(),
             ..Settings::new(self.shared.authority.ca_pem())
         }
     }
@@ -273,7 +277,7 @@ impl Server {
         cluster.schedule();
     }
 
-    /// Waits until all writes so far are on the disk; returns at once without a data folder.
+    /// Waits until all writes so far are on the disk; returns at once without a data directory.
     ///
     /// # Errors
     /// The writes cannot reach the disk.
@@ -284,12 +288,12 @@ impl Server {
         Ok(())
     }
 
-    /// Returns the address that a server with a data folder last listened on.
+    /// Returns the address that a server with a data directory last listened on.
     pub fn kept_address(&self) -> Option<SocketAddr> {
         self.shared.file.as_ref().and_then(File::address)
     }
 
-    /// Commits the queued writes, closes the file and unlocks the folder. Later writes fail.
+    /// Commits the queued writes, closes the file and unlocks the directory. Later writes fail.
     pub async fn close(&self) {
         if let Some(file) = &self.shared.file {
             file.close().await;
@@ -405,5 +409,21 @@ impl Shared {
             .unwrap_or_else(PoisonError::into_inner)
             .get(name)
             .cloned()
+    }
+
+    /// Returns the cluster whose administrator or service account has a token.
+    ///
+    /// It tries the key of every cluster, since a token does not name its cluster; only requests without the path of a
+    /// cluster need it.
+    pub(crate) fn cluster_of_token(&self, token: &str, now: Timestamp) -> Option<Arc<Cluster>> {
+        let clusters = self.clusters.read().unwrap_or_else(PoisonError::into_inner);
+        let fits = |name: &str| {
+            constant_time_eq(token.as_bytes(), self.secret.cluster_token(name).as_bytes())
+                || self.secret.account_claims(name, token, now).is_some()
+        };
+        clusters
+            .values()
+            .find(|cluster| fits(cluster.name()))
+            .map(Arc::clone)
     }
 }

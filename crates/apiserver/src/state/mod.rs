@@ -1,5 +1,6 @@
 //! The state of one virtual cluster: its objects and the resources that it serves.
 
+mod backup;
 mod queue;
 
 use std::sync::Arc;
@@ -14,6 +15,7 @@ use crate::random::Random;
 use crate::store::{History, Range, Store, Stored, TableName};
 use crate::write::Write;
 
+pub use backup::{Backup, RESTORED_BY};
 pub use queue::{Queue, Work};
 
 /// The state of one virtual cluster.
@@ -33,7 +35,7 @@ pub struct State {
     pub queue: Queue,
     /// The allocator of cluster IPs and node ports.
     pub addresses: Addresses,
-    /// The queue of writes to the disk; `None` if the server has no data folder.
+    /// The queue of writes to the disk; `None` if the server has no data directory.
     pub(crate) outbox: Option<Outbox>,
 }
 

@@ -145,7 +145,10 @@ impl Queue {
                 let (table, key) = here();
                 self.push(Work::Owner { table, key });
             }
-            if matches!(&**table, "persistentvolumeclaims" | "persistentvolumes") {
+            if matches!(
+                &**table,
+                "persistentvolumeclaims" | "persistentvolumes" | "volumeattributesclasses.storage.k8s.io"
+            ) {
                 let (table, key) = here();
                 self.push(Work::Unused { table, key });
             }

@@ -103,6 +103,11 @@ impl Store {
         self.revision
     }
 
+    /// Returns how much history the store keeps.
+    pub(crate) fn history(&self) -> History {
+        self.history
+    }
+
     /// Returns the current version of an object.
     pub fn get(&self, table: &str, key: &str) -> Option<&Arc<Stored>> {
         self.tables.get(table)?.objects.get(key)

@@ -1,5 +1,7 @@
 //! A version of an object.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::Value;
@@ -18,7 +20,26 @@ pub struct Stored {
     /// The object without `apiVersion` and `kind`, which depend on the endpoint: the versions of a custom resource
     /// differ in nothing else.
     body: Bytes,
+    shape: Shape,
 }
+
+/// The last schema that was found to change nothing in an object that it reads. It is no part of the object.
+#[derive(Debug, Default)]
+struct Shape(AtomicU64);
+
+impl Clone for Shape {
+    fn clone(&self) -> Self {
+        Self(AtomicU64::new(self.0.load(Ordering::Relaxed)))
+    }
+}
+
+impl PartialEq for Shape {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Shape {}
 
 impl Stored {
     /// Encodes an object and sets its `resourceVersion` to the revision.
@@ -37,7 +58,12 @@ impl Stored {
             map.extend(api_version.map(|value| ("apiVersion".to_owned(), value)));
             map.extend(kind.map(|value| ("kind".to_owned(), value)));
         }
-        Self { head, revision, body }
+        Self {
+            head,
+            revision,
+            body,
+            shape: Shape::default(),
+        }
     }
 
     /// Returns an object that was read from the disk; `None` if the body is not an object.
@@ -47,6 +73,7 @@ impl Stored {
             head: Head::of(&object),
             revision,
             body,
+            shape: Shape::default(),
         })
     }
 
@@ -70,6 +97,16 @@ impl Stored {
             map.insert("kind".to_owned(), Value::String(kind.to_owned()));
         }
         object
+    }
+
+    /// Returns whether the schema with this number changes nothing in the object, as far as that is known.
+    pub(crate) fn has_shape(&self, schema: u64) -> bool {
+        self.shape.0.load(Ordering::Relaxed) == schema
+    }
+
+    /// Records that the schema with this number changes nothing in the object.
+    pub(crate) fn set_shape(&self, schema: u64) {
+        self.shape.0.store(schema, Ordering::Relaxed);
     }
 
     /// Returns the JSON of the object without `apiVersion` and `kind`.

@@ -47,6 +47,47 @@ pub(super) fn create(state: &State, target: &Target, object: &Value) -> Result<(
     Err(status)
 }
 
+/// Sets the priority of a new Pod from its class, and rejects another one.
+pub(super) fn priority(state: &State, target: &Target, object: &mut Value) -> Result<(), Status> {
+    if *target.resource.table != *"pods" {
+        return Ok(());
+    }
+    let name = crate::object::metadata::text(object, "name").to_owned();
+    let refuse = |why: String| Err(Status::forbidden("", "pods", &name, why));
+    let spec = &mut object["spec"];
+    let class = spec["priorityClassName"].as_str().unwrap_or_default().to_owned();
+    let stored = state.store.get("priorityclasses.scheduling.k8s.io", &class);
+    let (priority, policy) = match (&*class, stored) {
+        ("", _) => (0, "PreemptLowerPriority".to_owned()),
+        (_, Some(stored)) => {
+            let stored = stored.read();
+            let policy = stored["preemptionPolicy"]
+                .as_str()
+                .unwrap_or("PreemptLowerPriority");
+            (stored["value"].as_i64().unwrap_or_default(), policy.to_owned())
+        }
+        ("system-cluster-critical", None) => (2_000_000_000, "PreemptLowerPriority".to_owned()),
+        ("system-node-critical", None) => (2_000_001_000, "PreemptLowerPriority".to_owned()),
+        (class, None) => return refuse(format!("no PriorityClass with name {class} was found")),
+    };
+    if let Some(given) = spec["priority"].as_i64().filter(|given| *given != priority) {
+        return refuse(format!(
+            "the integer value of priority ({given}) must not be provided in pod spec; priority admission controller computed {priority} from the given PriorityClass name"
+        ));
+    }
+    if let Some(given) = spec["preemptionPolicy"]
+        .as_str()
+        .filter(|given| **given != *policy)
+    {
+        return refuse(format!(
+            "the string value of PreemptionPolicy ({given}) must not be provided in pod spec; priority admission controller computed {policy} from the given PriorityClass name"
+        ));
+    }
+    spec["priority"] = priority.into();
+    spec["preemptionPolicy"] = policy.into();
+    Ok(())
+}
+
 /// Rejects the deletion of a protected namespace.
 pub(super) fn delete(target: &Target) -> Result<(), Status> {
     let is_namespace = *target.resource.table == *NAMESPACES;

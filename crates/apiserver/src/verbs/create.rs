@@ -7,7 +7,7 @@ use super::decode::decode;
 use super::outcome::{Outcome, with_warnings};
 use crate::crd::Verdict;
 use crate::journal::Verb;
-use crate::kinds::{self, Form};
+use crate::kinds;
 use crate::managed::{Live, ManagedFields, UpdateRequest};
 use crate::object::{head, metadata, times};
 use crate::state::State;
@@ -66,15 +66,8 @@ pub(super) fn update_managed_fields(
         now: write.now,
     };
     // A custom resource may not match its schema; the validation that follows reports how.
-    let spare = matches!(target.version.form, Form::Custom(_)).then(|| object.clone());
-    match (target.fields().update(live, object, &request), spare) {
-        (Ok(updated), _) => Ok((updated.object, updated.managed)),
-        (Err(_), Some(mut object)) => {
-            metadata::set(&mut object, "managedFields", None);
-            Ok((object, ManagedFields::new()))
-        }
-        (Err(why), None) => Err(Status::internal(why)),
-    }
+    let updated = target.fields().update_or_forget(live, object, &request);
+    Ok((updated.object, updated.managed))
 }
 
 /// Checks the namespace and the name of the object against those of the request, and sets the namespace.
@@ -87,10 +80,8 @@ pub(super) fn check_names(target: &Target, object: &mut Value) -> Result<(), Sta
             ));
         }
         metadata::set(object, "namespace", Some(target.namespace.clone().into()));
-    } else if !given.is_empty() {
-        return Err(Status::bad_request(
-            "the namespace of the provided object does not match the namespace sent on the request",
-        ));
+    } else {
+        metadata::set(object, "namespace", None);
     }
     let name = metadata::text(object, "name");
     if !target.name.is_empty() && !name.is_empty() && name != target.name {
@@ -122,8 +113,10 @@ pub(super) fn finish(
     admission::check_namespace_exists(state, target)?;
     name(state, target, &mut object);
     admission::create(state, target, &object)?;
+    admission::priority(state, target, &mut object)?;
     prepare(state, target, &mut object, write);
     kinds::prepare::prepare_create(resource, &target.version, &mut state.addresses, &mut object);
+    kinds::prepare::set_requester(resource, &mut object, write);
     let Verdict { causes, warnings } = check(target, &object);
     let name = metadata::text(&object, "name").to_owned();
     if !causes.is_empty() {

@@ -128,8 +128,11 @@ fn apply(
         let object = existing.object.clone();
         return update::finish(state, target, &existing, object, managed, write, Verb::Apply);
     };
-    let decoded =
+    let mut decoded =
         decode(target, object, &[], write.validation).map_err(|why| why.of_applied(target, &config))?;
+    if !target.resource.namespaced {
+        metadata::set(&mut decoded.object, "namespace", None);
+    }
     let outcome = update::finish(
         state,
         target,

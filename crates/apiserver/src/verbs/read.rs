@@ -64,19 +64,34 @@ fn selectable(group: &str, kind: &str) -> &'static [&'static str] {
     match (group, kind) {
         ("", "Pod") => &[
             "spec.nodeName",
+            "spec.host",
             "spec.restartPolicy",
             "spec.schedulerName",
             "spec.serviceAccountName",
             "spec.hostNetwork",
             "status.phase",
             "status.podIP",
+            "status.podIPs",
             "status.nominatedNodeName",
         ],
         ("", "Namespace") => &["status.phase"],
         ("", "Secret") => &["type"],
         ("", "Node") => &["spec.unschedulable"],
         ("", "Service") => &["spec.clusterIP", "spec.type"],
-        ("", "ReplicationController") | ("apps", "ReplicaSet") => &["status.replicas"],
+        ("", "ReplicationController") => &["status.replicas"],
+        ("certificates.k8s.io", "CertificateSigningRequest") => &["spec.signerName"],
+        ("events.k8s.io", "Event") => &[
+            "regarding.kind",
+            "regarding.namespace",
+            "regarding.name",
+            "regarding.uid",
+            "regarding.apiVersion",
+            "regarding.resourceVersion",
+            "regarding.fieldPath",
+            "reason",
+            "reportingController",
+            "type",
+        ],
         ("batch", "Job") => &["status.successful"],
         ("", "Event") => &[
             "involvedObject.kind",
@@ -95,13 +110,19 @@ fn selectable(group: &str, kind: &str) -> &'static [&'static str] {
     }
 }
 
+/// Returns whether a kind without namespaces has the field selector of the namespace all the same, as in Kubernetes
+/// those built-in kinds have that name no fields of their own.
+fn has_namespace_selector(target: &Target) -> bool {
+    target.resource.custom.is_none() && selectable(&target.resource.group, &target.resource.kind).is_empty()
+}
+
 impl Selection {
     /// Rejects a field selector that the kind does not support.
     pub(crate) fn check(&self, target: &Target) -> Result<(), Status> {
         for field in self.fields.fields() {
             let known = match field {
                 "metadata.name" => true,
-                "metadata.namespace" => target.resource.namespaced || target.resource.custom.is_none(),
+                "metadata.namespace" => target.resource.namespaced || has_namespace_selector(target),
                 field => match &target.version.form {
                     Form::Builtin(_) => {
                         selectable(&target.resource.group, &target.resource.kind).contains(&field)
@@ -158,11 +179,18 @@ impl Selection {
                 let (holder, field) = field.split_once('.').unwrap_or_default();
                 (body[holder][field] == true).to_string()
             }
+            // The name of the field before the first release of Kubernetes.
+            "spec.host" => field_value(&body, "spec.nodeName"),
             "source" => match field_value(&body, "source.component") {
                 component if component.is_empty() => field_value(&body, "reportingComponent"),
                 component => component,
             },
-            field => field_value(&body, field),
+            // Events are stored in the form of the core group.
+            "reportingController" => field_value(&body, "reportingComponent"),
+            field => match field.strip_prefix("regarding.") {
+                Some(field) => field_value(&body["involvedObject"], field),
+                None => field_value(&body, field),
+            },
         })
     }
 }

@@ -2,10 +2,11 @@
 
 use serde_json::{Map, Value, json};
 
+use super::create::check_names;
 use super::decode::check_kind;
 use super::outcome::Outcome;
 use super::patch::{PatchBody, apply_error_status, patched};
-use super::update::{Existing, finish};
+use super::update::{Existing, check_named, finish};
 use crate::journal::Verb;
 use crate::kinds::codec::{CodecError, go_type};
 use crate::kinds::{Form, Scale, Version};
@@ -124,6 +125,11 @@ pub(super) fn update(
             "Scale in version \"v1\" cannot be handled as a Scale: {why}"
         ))
     })?;
+    // Another kind is refused below.
+    if scale["kind"] == "Scale" {
+        check_named(target, &scale)?;
+        check_names(target, &mut scale)?;
+    }
     let existing = existing(state, target)?;
     write_scale(state, target, &existing, scale, None, write, Verb::Update)
 }
@@ -147,6 +153,9 @@ pub(super) fn patch(
         let cause = Cause::invalid("patch", &Value::String(sent.to_string()), why.to_string());
         Status::invalid("", "", "", vec![cause])
     })?;
+    if scale["kind"] == "Scale" {
+        check_names(target, &mut scale)?;
+    }
     write_scale(state, target, &existing, scale, None, write, Verb::Patch)
 }
 

@@ -148,7 +148,7 @@ pub(super) fn check_replaced(target: &Target, object: &Value, existing: &Existin
 /// Returns the response to an update whose UID does not match; `stored` is empty if there is no such object.
 fn uid_conflict(target: &Target, given: &str, stored: &str) -> Status {
     // The key under which the API server stores a Service in etcd.
-    let folder = match &*target.resource.table {
+    let directory = match &*target.resource.table {
         "services" => "services/specs",
         _ => &target.resource.plural,
     };
@@ -157,7 +157,7 @@ fn uid_conflict(target: &Target, given: &str, stored: &str) -> Status {
         &target.resource.plural,
         &target.name,
         format!(
-            "StorageError: invalid object, Code: 4, Key: /registry/{folder}/{}, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID in precondition: {given}, UID in object meta: {stored}",
+            "StorageError: invalid object, Code: 4, Key: /registry/{directory}/{}, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID in precondition: {given}, UID in object meta: {stored}",
             target.key(),
         ),
     )

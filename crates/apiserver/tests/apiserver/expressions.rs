@@ -207,3 +207,31 @@ async fn expressions_evaluate_as_on_the_real_server() {
         differences.join("\n")
     );
 }
+
+#[test]
+fn a_rule_that_costs_too_much_refuses_its_object_as_the_real_server_does() {
+    let rule = "self.l.all(a, self.l.all(b, self.l.all(c, a + b + c != 'x')))";
+    let list = json!({"type": "array", "items": {"type": "string"}});
+    let schema = json!({"type": "object", "properties": {"spec": {"type": "object",
+        "x-kubernetes-validations": [{"rule": rule}], "properties": {"l": list}}}});
+    let mut object = definition("costly.test.dev", "Costly", &schema);
+    crd::apply_defaults(&mut object);
+    crd::prepare(&mut object, None);
+    let definition = Definition::from_object(&object).unwrap();
+    let version = definition.version("v1").unwrap();
+    let of = |count: usize| {
+        let items: Vec<String> = (0..count).map(|number| number.to_string()).collect();
+        let mut object = json!({"apiVersion": "costly.test.dev/v1", "kind": "Costly", "metadata": {"name": "x"},
+            "spec": {"l": items}});
+        version.decode(&mut object).unwrap();
+        let verdict = version.validate(&object, None);
+        verdict.causes.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    assert_eq!(of(10), Vec::<String>::new());
+    let causes = of(1_000);
+    assert_eq!(causes.len(), 1, "{causes:?}");
+    assert!(
+        causes[0].contains("call cost exceeds limit for rule: self.l.all"),
+        "{causes:?}"
+    );
+}

@@ -632,9 +632,9 @@ async fn columns_match_those_of_the_real_server() {
 #[tokio::test]
 async fn starlings_definitions_reject_as_on_the_real_server() {
     let real = Real::start().await;
-    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../crds");
+    let directory = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../crds");
     let mut definitions = Vec::new();
-    for entry in std::fs::read_dir(folder).unwrap() {
+    for entry in std::fs::read_dir(directory).unwrap() {
         let content = std::fs::read_to_string(entry.unwrap().path()).unwrap();
         let mut object: Value = serde_saphyr::from_str(&content).unwrap();
         establish(&real, &object).await;

@@ -1,4 +1,4 @@
-//! Files that this version cannot use, and folders in use.
+//! Files that this version cannot use, and directories in use.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -8,39 +8,39 @@ use starling_apiserver::server::{Options, Server, ServerError};
 
 use crate::world::{Running, file};
 
-async fn refusal(folder: &Path) -> PersistError {
-    match Server::open(Options::default(), folder).await {
+async fn refusal(directory: &Path) -> PersistError {
+    match Server::open(Options::default(), directory).await {
         Err(ServerError::File(error)) => error,
         Err(error) => panic!("{error:?}"),
         Ok(_) => panic!("it was opened"),
     }
 }
 
-/// Returns a folder with a cluster.
+/// Returns a directory with a cluster.
 async fn used() -> tempfile::TempDir {
-    let folder = tempfile::tempdir().unwrap();
-    let running = Running::begin(folder.path()).await;
+    let directory = tempfile::tempdir().unwrap();
+    let running = Running::begin(directory.path()).await;
     running.server.create_cluster("a").unwrap();
     running.end().await;
-    folder
+    directory
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_folder_is_locked_by_one_process() {
-    let folder = used().await;
-    let running = Running::begin(folder.path()).await;
-    let error = refusal(folder.path()).await;
+async fn a_directory_is_locked_by_one_process() {
+    let directory = used().await;
+    let running = Running::begin(directory.path()).await;
+    let error = refusal(directory.path()).await;
     assert!(matches!(error, PersistError::InUse { .. }), "{error:?}");
     assert!(error.to_string().contains("in use by another process"));
     running.end().await;
-    Running::begin(folder.path()).await.end().await;
+    Running::begin(directory.path()).await.end().await;
 }
 
 /// The file holds the key of the authority and the key of tokens.
 #[tokio::test(flavor = "multi_thread")]
 async fn other_users_have_no_access() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("data");
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("data");
     let _running = Running::begin(&path).await;
     let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!(mode(&path), 0o700);
@@ -65,12 +65,12 @@ async fn a_foreign_or_damaged_file_is_rejected_and_unchanged() {
         ("pages of noise", |bytes| bytes[4096..].fill(0xee)),
     ];
     for (name, corrupt) in corruptions {
-        let folder = used().await;
-        let path = folder.path().join("apiserver.db");
+        let directory = used().await;
+        let path = directory.path().join("apiserver.db");
         let mut bytes = std::fs::read(&path).unwrap();
         corrupt(&mut bytes);
         std::fs::write(&path, &bytes).unwrap();
-        let error = refusal(folder.path()).await;
+        let error = refusal(directory.path()).await;
         assert!(
             matches!(error, PersistError::Unusable { .. } | PersistError::Read { .. }),
             "{name}: {error:?}"
@@ -108,11 +108,11 @@ async fn invalid_rows_and_versions_are_rejected() {
             "invalid address \"x\"",
         ),
     ] {
-        let folder = used().await;
-        let mut other = file(folder.path()).await;
+        let directory = used().await;
+        let mut other = file(directory.path()).await;
         sqlx::raw_sql(change).execute(&mut other).await.unwrap();
         drop(other);
-        let error = refusal(folder.path()).await.to_string();
+        let error = refusal(directory.path()).await.to_string();
         assert!(error.contains(expected), "{change}: {error}");
     }
 }

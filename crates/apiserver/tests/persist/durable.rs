@@ -29,13 +29,13 @@ fn revision(object: &Value) -> i64 {
 /// check the file after each response or event.
 #[tokio::test(flavor = "multi_thread")]
 async fn everything_answered_read_or_watched_is_on_the_disk() {
-    let folder = tempfile::tempdir().unwrap();
-    let running = Running::begin(folder.path()).await;
+    let directory = tempfile::tempdir().unwrap();
+    let running = Running::begin(directory.path()).await;
     let cluster = running.server.create_cluster("a").unwrap();
     let client = client(&cluster.kubeconfig()).await;
 
     let watcher = {
-        let (client, path) = (client.clone(), folder.path().to_owned());
+        let (client, path) = (client.clone(), directory.path().to_owned());
         let request = http::Request::get(format!(
             "{CONFIG_MAPS}?watch=1&resourceVersion={}",
             cluster.revision()
@@ -62,7 +62,7 @@ async fn everything_answered_read_or_watched_is_on_the_disk() {
     };
     let writers: Vec<_> = (0..8)
         .map(|writer| {
-            let (client, path) = (client.clone(), folder.path().to_owned());
+            let (client, path) = (client.clone(), directory.path().to_owned());
             tokio::spawn(async move {
                 let mut file = file(&path).await;
                 let (name, neighbour) = (format!("w{writer}"), format!("w{}", (writer + 1) % 8));
@@ -93,8 +93,8 @@ async fn everything_answered_read_or_watched_is_on_the_disk() {
 /// anything. The server recovers with the disk.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_uncommitted_write_is_neither_answered_nor_visible() {
-    let folder = tempfile::tempdir().unwrap();
-    let running = Running::begin(folder.path()).await;
+    let directory = tempfile::tempdir().unwrap();
+    let running = Running::begin(directory.path()).await;
     let cluster = running.server.create_cluster("a").unwrap();
     let other = running.server.create_cluster("b").unwrap();
     let client_of_other = client(&other.kubeconfig()).await;
@@ -102,7 +102,7 @@ async fn an_uncommitted_write_is_neither_answered_nor_visible() {
     let object = |name: &str| json!({"metadata": {"name": name}});
     must(&client, "POST", CONFIG_MAPS, object("before")).await;
 
-    let mut vandal = file(folder.path()).await;
+    let mut vandal = file(directory.path()).await;
     // Stands for a full disk.
     sqlx::raw_sql("CREATE TRIGGER full BEFORE INSERT ON objects BEGIN SELECT RAISE(ABORT, 'no space'); END")
         .execute(&mut vandal)
@@ -148,8 +148,8 @@ async fn an_uncommitted_write_is_neither_answered_nor_visible() {
 /// Guards a write after the file was closed: no client sees it, nor does the server after a restart.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_write_after_closing_fails() {
-    let folder = tempfile::tempdir().unwrap();
-    let running = Running::begin(folder.path()).await;
+    let directory = tempfile::tempdir().unwrap();
+    let running = Running::begin(directory.path()).await;
     let cluster = running.server.create_cluster("a").unwrap();
     let client = client(&cluster.kubeconfig()).await;
     must(
@@ -171,7 +171,7 @@ async fn a_write_after_closing_fails() {
     assert!(running.server.create_cluster("b").is_ok(), "it is in memory");
     assert!(running.server.durable().await.is_err(), "and not on the disk");
     drop((cluster, running));
-    let running = Running::begin(folder.path()).await;
+    let running = Running::begin(directory.path()).await;
     assert_eq!(running.server.clusters(), ["a"]);
     let cluster = running.server.cluster("a").unwrap();
     assert!(cluster.stored("configmaps", "default/before").is_some());

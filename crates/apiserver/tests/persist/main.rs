@@ -1,5 +1,5 @@
-//! A server with a data folder: after a restart it has everything that it acknowledged, and it acknowledged nothing too
-//! early.
+//! A server with a data directory: after a restart it has everything that it acknowledged, and it acknowledged nothing
+//! too early.
 
 #![expect(
     clippy::unwrap_used,

@@ -96,8 +96,8 @@ async fn everything(client: &Client) -> Vec<Value> {
 /// Objects (byte for byte), revisions, tokens and certificates are unchanged, and the restart writes nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restart_restores_everything_and_writes_nothing() {
-    let folder = tempfile::tempdir().unwrap();
-    let running = Running::begin(folder.path()).await;
+    let directory = tempfile::tempdir().unwrap();
+    let running = Running::begin(directory.path()).await;
     let cluster = running.server.create_cluster("a").unwrap();
     let kubeconfig = cluster.kubeconfig();
     let one = client(&kubeconfig).await;
@@ -108,7 +108,7 @@ async fn a_restart_restores_everything_and_writes_nothing() {
     drop(cluster);
     running.end().await;
 
-    let running = Running::begin(folder.path()).await;
+    let running = Running::begin(directory.path()).await;
     let cluster = running.server.cluster("a").unwrap();
     wait_until_idle(&cluster).await;
     assert_eq!(cluster.kubeconfig(), kubeconfig);
@@ -123,12 +123,12 @@ async fn a_restart_restores_everything_and_writes_nothing() {
 /// After a restart, a new object gets the next revision, a free address and an unused UID.
 #[tokio::test(flavor = "multi_thread")]
 async fn counters_continue() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let services = "/api/v1/namespaces/default/services";
     let (mut uids, mut addresses, mut ports) = (Vec::new(), Vec::new(), Vec::new());
     let mut revisions = Vec::new();
     for round in 0..4 {
-        let running = Running::begin(folder.path()).await;
+        let running = Running::begin(directory.path()).await;
         let cluster = match running.server.cluster("a") {
             Some(cluster) => cluster,
             None => running.server.create_cluster("a").unwrap(),
@@ -163,8 +163,8 @@ async fn counters_continue() {
 /// continues.
 #[tokio::test(flavor = "multi_thread")]
 async fn earlier_revisions_are_compacted() {
-    let folder = tempfile::tempdir().unwrap();
-    let running = Running::begin(folder.path()).await;
+    let directory = tempfile::tempdir().unwrap();
+    let running = Running::begin(directory.path()).await;
     let cluster = running.server.create_cluster("a").unwrap();
     let kubeconfig = cluster.kubeconfig();
     let first = client(&kubeconfig).await;
@@ -174,7 +174,7 @@ async fn earlier_revisions_are_compacted() {
     drop((cluster, first));
     running.end().await;
 
-    let running = Running::begin(folder.path()).await;
+    let running = Running::begin(directory.path()).await;
     let client = client(&kubeconfig).await;
     for table in ["configmaps", "pods"] {
         let path = format!("/api/v1/{table}");
@@ -206,8 +206,8 @@ async fn earlier_revisions_are_compacted() {
 /// Controllers finish what they had started, such as the deletion of a namespace and its content.
 #[tokio::test(flavor = "multi_thread")]
 async fn controllers_finish_pending_work() {
-    let folder = tempfile::tempdir().unwrap();
-    let running = Running::begin(folder.path()).await;
+    let directory = tempfile::tempdir().unwrap();
+    let running = Running::begin(directory.path()).await;
     let cluster = running.server.create_cluster("a").unwrap();
     let kubeconfig = cluster.kubeconfig();
     let first = client(&kubeconfig).await;
@@ -226,7 +226,7 @@ async fn controllers_finish_pending_work() {
     drop((cluster, first));
     running.end().await;
 
-    let running = Running::begin(folder.path()).await;
+    let running = Running::begin(directory.path()).await;
     let cluster = running.server.cluster("a").unwrap();
     let client = client(&kubeconfig).await;
     let none = json!({"metadata": {"finalizers": null}});
@@ -247,7 +247,7 @@ async fn controllers_finish_pending_work() {
 /// A removed cluster stays removed, and a new one of its name is another cluster.
 #[tokio::test(flavor = "multi_thread")]
 async fn clusters_are_created_and_removed() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let uid = |running: &Running| {
         let cluster = running.server.cluster("a").unwrap();
         cluster
@@ -257,14 +257,14 @@ async fn clusters_are_created_and_removed() {
             .uid
             .clone()
     };
-    let running = Running::begin(folder.path()).await;
+    let running = Running::begin(directory.path()).await;
     running.server.create_cluster("a").unwrap();
     running.server.create_cluster("b").unwrap();
     let first = uid(&running);
     assert!(running.server.remove_cluster("a"));
     running.end().await;
 
-    let running = Running::begin(folder.path()).await;
+    let running = Running::begin(directory.path()).await;
     assert_eq!(running.server.clusters(), ["b"]);
     running.server.create_cluster("a").unwrap();
     let second = uid(&running);
@@ -277,7 +277,7 @@ async fn clusters_are_created_and_removed() {
     assert_ne!(second, third);
     running.end().await;
 
-    let running = Running::begin(folder.path()).await;
+    let running = Running::begin(directory.path()).await;
     assert_eq!(running.server.clusters(), ["a"]);
     assert_eq!(uid(&running), third);
 }

@@ -1,4 +1,4 @@
-//! Helpers: a server with a data folder, requests to it, access to its file.
+//! Helpers: a server with a data directory, requests to it, access to its file.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -30,8 +30,8 @@ pub(crate) struct Answer {
 }
 
 impl Running {
-    pub(crate) async fn begin(folder: &Path) -> Self {
-        let server = Server::open(Options::default(), folder).await.unwrap();
+    pub(crate) async fn begin(directory: &Path) -> Self {
+        let server = Server::open(Options::default(), directory).await.unwrap();
         let address = server
             .kept_address()
             .unwrap_or_else(|| ([127, 0, 0, 1], 0).into());
@@ -90,9 +90,9 @@ pub(crate) async fn must(client: &Client, method: &str, path: &str, body: Value)
 }
 
 /// Opens the server's file as another program would.
-pub(crate) async fn file(folder: &Path) -> SqliteConnection {
+pub(crate) async fn file(directory: &Path) -> SqliteConnection {
     SqliteConnectOptions::new()
-        .filename(folder.join("apiserver.db"))
+        .filename(directory.join("apiserver.db"))
         .create_if_missing(false)
         .connect()
         .await

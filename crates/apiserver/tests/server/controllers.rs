@@ -47,6 +47,8 @@ impl Cluster {
         Write {
             manager: "test",
             user: "test",
+            uid: "",
+            groups: &[],
             dry_run: false,
             validation: Validation::Strict,
             force: false,

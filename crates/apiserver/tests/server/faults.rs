@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use futures::{StreamExt as _, TryStreamExt as _};
-use k8s_openapi::api::core::v1::ConfigMap;
-use kube::api::{Api, Patch, PatchParams, WatchEvent, WatchParams};
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use kube::api::{Api, Patch, PatchParams, PostParams, WatchEvent, WatchParams};
 use kube::{Client, Error, ResourceExt as _};
 use serde_json::json;
 use starling_apiserver::faults::{Effect, Fault};
@@ -127,4 +127,34 @@ async fn faults_end_and_expire_watches() {
             (effect, other) => panic!("{effect:?}: {other:?}"),
         }
     }
+}
+
+#[tokio::test]
+async fn a_frozen_watch_sends_nothing_and_does_not_end() {
+    let world = World::new().await;
+    let (cluster, client) = world.cluster("a").await;
+    let maps: Api<ConfigMap> = Api::namespaced(client.clone(), "default");
+    let secrets: Api<Secret> = Api::namespaced(client.clone(), "default");
+    let params = WatchParams::default();
+    let version = cluster.revision().to_string();
+    let mut open = maps.watch(&params, &version).await.unwrap().boxed();
+    let mut other = secrets.watch(&params, &version).await.unwrap().boxed();
+    let faults = cluster.faults();
+    let freeze = Fault::always(Effect::FreezeWatch).of(&["configmaps"]);
+    let id = faults.add(freeze.times(1).one_in(9));
+    let mut new = maps.watch(&params, &version).await.unwrap().boxed();
+
+    write(&client, "1").await.unwrap();
+    let secret = serde_json::from_value(json!({"metadata": {"name": "x"}})).unwrap();
+    secrets.create(&PostParams::default(), &secret).await.unwrap();
+    assert!(matches!(other.next().await, Some(Ok(WatchEvent::Added(_)))));
+    assert_eq!(read(&client).await.unwrap(), "1");
+    let pause = Duration::from_millis(200);
+    assert!(tokio::time::timeout(pause, open.next()).await.is_err());
+    assert!(tokio::time::timeout(pause, new.next()).await.is_err());
+
+    faults.remove(id);
+    assert!(tokio::time::timeout(pause, open.next()).await.is_err());
+    let mut later = maps.watch(&params, &version).await.unwrap().boxed();
+    assert!(matches!(later.next().await, Some(Ok(WatchEvent::Added(_)))));
 }

@@ -8,17 +8,17 @@ use crate::world::World;
 /// The kubectl binary and its kubeconfig.
 struct Kubectl {
     program: std::path::PathBuf,
-    folder: tempfile::TempDir,
+    directory: tempfile::TempDir,
 }
 
 impl Kubectl {
     fn new(kubeconfig: &str) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        std::fs::write(folder.path().join("kubeconfig"), kubeconfig).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::write(directory.path().join("kubeconfig"), kubeconfig).unwrap();
         let assets = starling_controlplane::Assets::find().unwrap();
         Self {
             program: assets.kube_apiserver().with_file_name("kubectl"),
-            folder,
+            directory,
         }
     }
 
@@ -26,8 +26,8 @@ impl Kubectl {
     fn run(&self, line: &str, input: &str) -> (bool, String, String) {
         let mut child = Command::new(&self.program)
             .args(line.split_whitespace())
-            .env("KUBECONFIG", self.folder.path().join("kubeconfig"))
-            .env("HOME", self.folder.path())
+            .env("KUBECONFIG", self.directory.path().join("kubeconfig"))
+            .env("HOME", self.directory.path())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -125,6 +125,61 @@ async fn kubectl_works_without_flags() {
         kubectl.good("delete -n shop -f -", WEB);
         kubectl.good("delete namespace shop --timeout=30s", "");
         assert!(kubectl.bad("get namespace shop", "").contains("NotFound"));
+    })
+    .await
+    .unwrap();
+}
+
+/// A client that knows only host, port and token, as in a Pod, means the cluster of its token.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn paths_without_a_cluster_are_those_of_the_cluster_of_the_token() {
+    let world = World::new().await;
+    let (cluster, _client) = world.cluster("a").await;
+    let (_other, _client) = world.cluster("b").await;
+    let own = Kubectl::new(&cluster.kubeconfig());
+    let bare = cluster.kubeconfig().replace("/clusters/a", "");
+    let strangers = Kubectl::new(&bare.replace(&cluster.token(), "wrong"));
+    let kubectl = Kubectl::new(&bare);
+    let administrator = cluster.token();
+    tokio::task::spawn_blocking(move || {
+        own.good("create configmap -n default only-here --from-literal=a=b", "");
+        for (path, part) in [
+            ("/openapi/v3", "apis/apps/v1"),
+            ("/openapi/v3/apis/apps/v1", "deployments"),
+            ("/openapi/v2", "swagger"),
+            ("/api", "APIVersions"),
+            ("/apis/apps/v1", "APIResourceList"),
+            ("/version", "gitVersion"),
+            ("/readyz", "ok"),
+            ("/api/v1/namespaces/default/configmaps/only-here", "only-here"),
+        ] {
+            for kubectl in [&own, &kubectl] {
+                let raw = kubectl.good(&format!("get --raw {path}"), "");
+                assert!(raw.contains(part), "{path}: {raw}");
+            }
+        }
+        assert!(
+            kubectl
+                .good("explain deployment.spec.replicas", "")
+                .contains("replicas")
+        );
+        let with_path = kubectl.good(
+            "get --raw /clusters/a/api/v1/namespaces/default/configmaps/only-here",
+            "",
+        );
+        assert!(with_path.contains("only-here"));
+        let token = kubectl.good("create token default -n default", "");
+        let of_pod = Kubectl::new(&bare.replace(&administrator, token.trim()));
+        assert_eq!(
+            of_pod.good("get configmap only-here -n default -o jsonpath={.data.a}", ""),
+            "b"
+        );
+        assert!(
+            strangers
+                .bad("get --raw /openapi/v3", "")
+                .contains("Unauthorized")
+        );
+        assert!(strangers.good("get --raw /readyz", "").contains("ok"));
     })
     .await
     .unwrap();

@@ -5,6 +5,7 @@
     reason = "a test fails by panicking, in its own functions too"
 )]
 
+mod backup;
 mod controllers;
 mod faults;
 mod kube_rs;

@@ -70,6 +70,8 @@ fn apply(cluster: &ClusterHandle, group: &str, plural: &str, name: &str, config:
     let write = Write {
         manager: "starling",
         user: "test",
+        uid: "",
+        groups: &[],
         dry_run: false,
         validation: Validation::Strict,
         force: true,

@@ -12,9 +12,9 @@ async fn starlings_definitions_are_accepted_and_a_sync_is_created() {
     let world = World::new().await;
     let (_cluster, client) = world.cluster("management").await;
     let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
-    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../crds");
+    let directory = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../crds");
     let mut count = 0;
-    for entry in std::fs::read_dir(folder).unwrap() {
+    for entry in std::fs::read_dir(directory).unwrap() {
         let text = std::fs::read_to_string(entry.unwrap().path()).unwrap();
         let definition: serde_json::Value = serde_saphyr::from_str(&text).unwrap();
         let name = definition["metadata"]["name"].as_str().unwrap();

@@ -17,6 +17,13 @@ kubectl rollout resume deployment/web
 kubectl scale deployment web --replicas=3
 kubectl scale deployment web --replicas=3 --current-replicas=5
 kubectl get --raw /apis/apps/v1/namespaces/work/deployments/web/scale
+kubectl patch deployment web --subresource=status --type=merge -p '{"status":{"collisionCount":7}}'
+kubectl patch deployment web --subresource=scale --type=merge -p '{"spec":{"replicas":1}}'
+# Before the template changes there is one ReplicaSet. How many pods those of old templates keep, as the new one is
+# never ready, depends on how many of the changes below one pass of the real controller sees.
+UNTIL 1 ; kubectl get deployment web -o jsonpath='{.status.replicas}'
+kubectl get deployment web --subresource=scale
+kubectl get deployment web --subresource=status
 kubectl set image deployment/web nginx=nginx:2
 kubectl set image deployment/web none=nginx:2
 kubectl set env deployment/web COLOUR=red
@@ -35,12 +42,6 @@ kubectl get hpa web -o yaml
 kubectl get hpa.v1.autoscaling web -o jsonpath='{.spec}'
 kubectl label deployment web tier=front
 kubectl annotate deployment web kubernetes.io/change-cause=testing
-kubectl patch deployment web --subresource=status --type=merge -p '{"status":{"collisionCount":7}}'
-kubectl patch deployment web --subresource=scale --type=merge -p '{"spec":{"replicas":1}}'
-# Where ReplicaSets follow, the one before keeps one pod, as the new one is never ready.
-UNTIL scaled ; kubectl get deployment web -o jsonpath='{.status.replicas}' | sed 's/^[12]$/scaled/'
-kubectl get deployment web --subresource=scale
-kubectl get deployment web --subresource=status
 kubectl get all
 kubectl get replicasets
 kubectl create job once --image=busybox:1 -- true

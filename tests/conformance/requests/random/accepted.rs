@@ -26,7 +26,7 @@ const WRITTEN: &str =
     "the real server writes again what it had stored in a form that it would not give it now";
 const GO: &str = "an empty map that is not nil differs from none";
 
-static ACCEPTED: [Entry; 23] = [
+static ACCEPTED: [Entry; 22] = [
     entry("/services", "spec.externalIPs[0]", VALIDATION),
     entry("/services", "spec.ipFamilyPolicy", VALIDATION),
     entry("/services", "spec.clusterIPs[0]", VALIDATION),
@@ -37,7 +37,6 @@ static ACCEPTED: [Entry; 23] = [
     entry("/deployments", ".resources.requests", VALIDATION),
     entry("/services", "spec.parentRef.name", VALIDATION),
     entry("/secrets", "tls: failed to find any PEM data", WARNINGS),
-    entry("/deployments", ".imagePullPolicy", VALIDATION),
     entry("/statefulsets", ".activeDeadlineSeconds", VALIDATION),
     entry("/secrets", "data[.dockercfg]", VALIDATION),
     entry("PATCH-", r#"Invalid value: \"{\\\"apiVersion"#, SHOWN),

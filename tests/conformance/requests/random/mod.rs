@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use kube::Client;
+use starling_apiserver::controllers::Controllers;
 
 use crate::requests::side::{Side, client};
 use crate::requests::{normal, script};
@@ -65,8 +66,8 @@ fn setup(namespace: &str) -> [String; 3] {
 impl World {
     /// Runs the steps in a new namespace, up to the first with different responses.
     async fn run(&self, number: u64, steps: &[String]) -> Option<Difference> {
-        let mut real = Side::new(&self.real);
-        let mut embedded = Side::new(&self.embedded);
+        let mut real = Side::new(&self.real, true);
+        let mut embedded = Side::new(&self.embedded, true);
         let mut normal = normal::Pair::ordered();
         let attempt = self.namespaces.fetch_add(1, Ordering::Relaxed);
         let namespace = format!("random-{number}-{attempt}");
@@ -137,8 +138,8 @@ async fn random_sequences_have_equal_responses() {
         .map(|text| text.parse::<u64>().expect("a number"));
     let sequences = requests.div_ceil(LENGTH as u64);
 
-    let (_planes, real) = crate::requests::real().await;
-    let (server, _listening) = crate::requests::embedded().await;
+    let (_planes, real) = crate::requests::real(true).await;
+    let (server, _listening) = crate::requests::embedded(Controllers::all()).await;
     let embedded = client(&server.create_cluster("random").unwrap().kubeconfig()).await;
     let world = Arc::new(World {
         real,

@@ -104,7 +104,9 @@ func main() {
 		}
 		kinds[strings.TrimPrefix(group, "/")+"/"+gvk.Kind] = 0
 	}
-	kinds["v1/DeleteOptions"] = 0
+	for _, kind := range []string{"CreateOptions", "DeleteOptions", "GetOptions", "ListOptions", "PatchOptions", "UpdateOptions"} {
+		kinds["v1/"+kind] = 0
+	}
 	names := make([]string, 0, len(kinds))
 	for name := range kinds {
 		names = append(names, name)
@@ -203,8 +205,9 @@ func (t *table) numbers(of reflect.Type, e *entry) {
 		if name == "-" {
 			continue
 		}
+		// The tag says "opt" of many lists; the definition decides.
 		repeated := 0
-		if tag[2] == "rep" {
+		if repeats(of, number) {
 			repeated = 1
 		}
 		e.Numbers = append(e.Numbers, []any{number, name, t.ref(deref(field.Type)), repeated})

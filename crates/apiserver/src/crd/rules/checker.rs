@@ -5,10 +5,10 @@
 //! never rejects a rule that the API server accepts. Texts are those of cel-go; positions are found by searching the
 //! source text.
 
-use kube_cel::cel::common::ast::{
+use starling_cel::cel::common::ast::{
     CallExpr, ComprehensionExpr, EntryExpr, Expr, IdedExpr, LiteralValue, SelectExpr, operators,
 };
-use kube_cel::cel::parser::Parser;
+use starling_cel::cel::parser::Parser;
 
 use super::functions::TYPES;
 use super::issues::{CompileError, Issue, Issues, TypeError};

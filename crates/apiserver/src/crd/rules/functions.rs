@@ -4,10 +4,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use chrono::{DateTime, Datelike, FixedOffset, TimeDelta, Timelike};
-use kube_cel::cel::extractors::{Arguments, This};
-use kube_cel::cel::objects::ValueType;
-use kube_cel::cel::{Context, ExecutionError, ResolveResult, Value};
 use regex::Regex;
+use starling_cel::cel::extractors::{Arguments, This};
+use starling_cel::cel::objects::ValueType;
+use starling_cel::cel::{Context, ExecutionError, ResolveResult, Value};
 
 use super::library;
 use crate::crd::pattern;

@@ -1,6 +1,6 @@
 //! Why an expression cannot be compiled, in the texts of cel-go.
 
-use kube_cel::cel::parser::ParseErrors;
+use starling_cel::cel::parser::ParseErrors;
 use thiserror::Error;
 
 use super::types::Type;

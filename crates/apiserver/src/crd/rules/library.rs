@@ -1,8 +1,8 @@
 //! The original functions of kube-cel.
 
-use kube_cel::KubeCelExt;
-use kube_cel::cel::parser::Parser;
-use kube_cel::cel::{Context, ExecutionError, ResolveResult, Value};
+use starling_cel::KubeCelExt;
+use starling_cel::cel::parser::Parser;
+use starling_cel::cel::{Context, ExecutionError, ResolveResult, Value};
 
 thread_local! {
     /// The functions of kube-cel without replacements.

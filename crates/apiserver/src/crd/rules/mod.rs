@@ -17,9 +17,9 @@ mod values;
 
 use std::collections::BTreeMap;
 
-use kube_cel::cel::ExecutionError;
-use kube_cel::cel::common::ast::IdedExpr as Program;
 use serde_json::Value;
+use starling_cel::cel::Value as Cel;
+use starling_cel::{Metered, RunError};
 use thiserror::Error;
 
 use super::Verdict;
@@ -49,9 +49,9 @@ pub(super) struct Rules {
 #[derive(Debug)]
 pub(super) struct CompiledRule {
     rule: Rule,
-    pub(super) program: Result<Program, RuleError>,
+    pub(super) program: Result<Metered, RuleError>,
     /// The message expression, if there is one; it is not compiled for a rule that is invalid.
-    pub(super) message: Result<Option<Program>, MessageError>,
+    pub(super) message: Result<Option<Metered>, MessageError>,
     pub(super) uses_old: bool,
     field_path: String,
 }
@@ -151,7 +151,7 @@ fn compile_rule(rule: &Rule, schema: &Schema, ty: Option<&types::Type>) -> Compi
         Ok(None)
     } else {
         checker::compile(&rule.message_expression, ty, optional, &types::Type::String)
-            .map(Some)
+            .map(|program| Some(Metered::new(&program)))
             .map_err(MessageError::from)
     };
     CompiledRule {
@@ -162,7 +162,7 @@ fn compile_rule(rule: &Rule, schema: &Schema, ty: Option<&types::Type>) -> Compi
             .map(|(path, _)| path)
             .unwrap_or_default(),
         rule: rule.clone(),
-        program,
+        program: program.map(|program| Metered::new(&program)),
         message,
     }
 }
@@ -323,7 +323,7 @@ impl Rules {
                 }
             };
             match activation.at(program, optional && rule.uses_old) {
-                Ok(kube_cel::cel::Value::Bool(true)) => {}
+                Ok(Cel::Bool(true)) => {}
                 Ok(_) => {
                     let cause = rule.broken(&activation, schema, value, path);
                     if !rule.uses_old && change.is_none() {
@@ -344,22 +344,32 @@ impl Rules {
 
 /// The variables of an evaluation.
 struct Activation {
-    value: kube_cel::cel::Value,
-    old: Option<kube_cel::cel::Value>,
+    value: Cel,
+    old: Option<Cel>,
 }
 
 impl Activation {
-    fn at(&self, program: &Program, optional: bool) -> Result<kube_cel::cel::Value, ExecutionError> {
+    fn at(&self, program: &Metered, optional: bool) -> Result<Cel, RunError> {
         runtime::run(program, &self.value, self.old.as_ref(), optional)
     }
 }
 
 /// Returns the message for a rule that cannot be evaluated.
-fn failure(error: &ExecutionError, rule: &Rule) -> String {
+fn failure(error: &RunError, rule: &Rule) -> String {
     let name = if rule.message.is_empty() {
         rule.rule.trim()
     } else {
         rule.message.trim()
+    };
+    let error = match error {
+        // The API server's text; its limit is a cost as well.
+        RunError::Limit(_) => {
+            return format!(
+                "'operation cancelled: actual cost limit exceeded': no further validation rules will be run due to \
+                 call cost exceeds limit for rule: {name}"
+            );
+        }
+        RunError::Execution(error) => error,
     };
     match runtime::describe(error) {
         text if text.starts_with("no such overload") => format!(
@@ -397,7 +407,7 @@ impl CompiledRule {
     /// Evaluates the message expression; `None` unless the result is one line of text.
     fn message_of(&self, activation: &Activation) -> Option<String> {
         match activation.at(self.message.as_ref().ok()?.as_ref()?, false) {
-            Ok(kube_cel::cel::Value::String(text)) => {
+            Ok(Cel::String(text)) => {
                 let text = text.trim();
                 let usable = !text.is_empty() && text.len() <= MAX_MESSAGE_LENGTH && !text.contains('\n');
                 usable.then(|| text.to_owned())

@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
-use kube_cel::KubeCelExt;
-use kube_cel::cel::common::ast::IdedExpr as Program;
-use kube_cel::cel::objects::OptionalValue;
-use kube_cel::cel::{Context, ExecutionError, ResolveResult, Value};
+use starling_cel::cel::objects::OptionalValue;
+use starling_cel::cel::{Context, ExecutionError, Value};
+use starling_cel::{Budget, Metered, RunError};
 
 use super::functions;
 
@@ -13,14 +12,19 @@ thread_local! {
     /// All functions; registering them takes longer than evaluating most rules.
     static FUNCTIONS: Context<'static> = {
         let mut context = Context::default();
-        context.register_all();
+        starling_cel::register(&mut context);
         functions::register(&mut context);
         context
     };
 }
 
-/// Evaluates a program for a value and its old value.
-pub(super) fn run(program: &Program, value: &Value, old: Option<&Value>, optional: bool) -> ResolveResult {
+/// Evaluates a program for a value and its old value, within a budget.
+pub(super) fn run(
+    program: &Metered,
+    value: &Value,
+    old: Option<&Value>,
+    optional: bool,
+) -> Result<Value, RunError> {
     FUNCTIONS.with(|functions| {
         let mut context = functions.new_inner_scope();
         context.add_variable_from_value("self", value.clone());
@@ -32,7 +36,7 @@ pub(super) fn run(program: &Program, value: &Value, old: Option<&Value>, optiona
                 context.add_variable_from_value("oldSelf", Value::Opaque(Arc::new(old)));
             }
         }
-        Value::resolve(program, &context)
+        program.run(&context, Budget::default())
     })
 }
 

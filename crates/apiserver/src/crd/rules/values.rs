@@ -7,9 +7,9 @@ use std::sync::Arc;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use chrono::{DateTime, Duration, FixedOffset};
-use kube_cel::cel::Value as Cel;
-use kube_cel::cel::objects::{Key, Map};
 use serde_json::{Map as Json, Value};
+use starling_cel::cel::Value as Cel;
+use starling_cel::cel::objects::{Key, Map};
 
 use crate::crd::schema::Schema;
 use crate::crd::time;

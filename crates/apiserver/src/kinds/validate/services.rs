@@ -50,6 +50,11 @@ pub(super) fn check(object: &Value, causes: &mut Vec<Cause>) {
             ));
         }
     }
+    let addresses = spec["clusterIPs"].as_array().is_some_and(|list| !list.is_empty());
+    if addresses && spec["clusterIP"].as_str().unwrap_or_default().is_empty() && ty != "ExternalName" {
+        let why = "must be empty when `clusterIP` is not specified";
+        causes.push(Cause::invalid("spec.clusterIPs", &spec["clusterIPs"], why));
+    }
     crate::object::metadata::check_labels(&spec["selector"], "spec.selector", causes);
     if !TYPES.contains(&ty) {
         causes.push(Cause::not_supported_text("spec.type", ty, &TYPES));

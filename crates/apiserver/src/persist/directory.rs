@@ -1,4 +1,4 @@
-//! The data folder of a server and its lock.
+//! The data directory of a server and its lock.
 
 use std::fs::{DirBuilder, File, OpenOptions, Permissions, TryLockError};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
@@ -6,25 +6,25 @@ use std::path::{Path, PathBuf};
 
 use super::PersistError;
 
-/// A folder that only this process uses, until this value is dropped or the process ends.
+/// A directory that only this process uses, until this value is dropped or the process ends.
 #[derive(Debug)]
-pub(super) struct Folder {
+pub(super) struct Directory {
     path: PathBuf,
     lock: File,
 }
 
-impl Drop for Folder {
+impl Drop for Directory {
     /// Unlocks the file before it is closed. A child process has a copy of it between fork and exec, and the lock ends
     /// with the last copy only.
     fn drop(&mut self) {
         if let Err(error) = self.lock.unlock() {
-            tracing::warn!(%error, "cannot unlock the data folder");
+            tracing::warn!(%error, "cannot unlock the data directory");
         }
     }
 }
 
-impl Folder {
-    /// Creates the folder if it is missing, with access for its owner only, and locks it.
+impl Directory {
+    /// Creates the directory if it is missing, with access for its owner only, and locks it.
     pub(super) fn claim(path: &Path) -> Result<Self, PersistError> {
         let failed = |action| {
             move |source| PersistError::File {
@@ -43,7 +43,7 @@ impl Folder {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
                 return Err(PersistError::InUse {
-                    folder: path.to_owned(),
+                    directory: path.to_owned(),
                 });
             }
             Err(TryLockError::Error(source)) => return Err(failed("lock")(source)),
@@ -52,7 +52,7 @@ impl Folder {
         private_file(&path.join(NAME))?;
         // The entry of a new file has to survive a power failure too.
         File::open(path)
-            .and_then(|folder| folder.sync_all())
+            .and_then(|directory| directory.sync_all())
             .map_err(failed("sync"))?;
         Ok(Self {
             path: path.to_owned(),
