@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result};
 use k8s_openapi::api::core::v1::{ConfigMap, ServiceAccount};
-use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, RoleBinding};
 use kube::api::ListParams;
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
@@ -173,13 +173,27 @@ fn another_choice_of_permissions_replaces_the_earlier_one() -> Result<()> {
                 .await?
                 .map(|binding| binding.role_ref.name))
         };
+        let in_namespace: Api<RoleBinding> = Api::namespaced(scene.member("shared").await?, scene.namespace);
+        let impersonates = async || -> Result<bool> {
+            let name = format!("{}-impersonate", scene.account("eu-1").await?);
+            Ok(in_namespace
+                .get_opt(&name)
+                .await
+                .is_ok_and(|found| found.is_some()))
+        };
         for (choice, expected) in [
             (&["--role", "cluster-admin"][..], Some("cluster-admin")),
             (&["--role", "view"], Some("view")),
             (&["--impersonate-only"], None),
+            (&["--role", "view"], Some("view")),
         ] {
             scene.add("shared", "eu-1", choice).await?;
             assert_eq!(bound().await?.as_deref(), expected);
+            assert_eq!(
+                impersonates().await?,
+                choice.contains(&"--impersonate-only"),
+                "{choice:?}"
+            );
         }
         Ok(())
     })

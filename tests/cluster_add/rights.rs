@@ -103,9 +103,16 @@ fn by_default_any_object_can_be_applied_but_no_permissions_granted() -> Result<(
 }
 
 #[test]
-fn with_impersonate_only_the_account_has_only_impersonated_permissions() -> Result<()> {
+fn tenant_with_impersonate_only_the_account_has_only_permissions_of_accounts_in_its_namespace() -> Result<()>
+{
     scene("borrowed", async |scene| {
-        scene.add("shared", "eu-1", &["--impersonate-only"]).await?;
+        scene
+            .add(
+                "shared",
+                "eu-1",
+                &["--impersonate-only", "--impersonate-accounts", "deployer"],
+            )
+            .await?;
         let (client, admin) = (scene.as_starling("eu-1").await?, scene.member("shared").await?);
         // What the controller itself needs.
         client.apiserver_version().await?;
@@ -136,6 +143,14 @@ fn with_impersonate_only_the_account_has_only_impersonated_permissions() -> Resu
             ("list", "namespaces", "", ""),
             ("impersonate", "users", "admin", ""),
             ("impersonate", "groups", "system:masters", ""),
+            ("impersonate", "serviceaccounts", "deployer", "default"),
+            (
+                "impersonate",
+                "serviceaccounts",
+                "generic-garbage-collector",
+                "kube-system",
+            ),
+            ("impersonate", "serviceaccounts", "admin", "borrowed"),
             (
                 "create",
                 "rbac.authorization.k8s.io/rolebindings",
@@ -155,7 +170,7 @@ fn with_impersonate_only_the_account_has_only_impersonated_permissions() -> Resu
         ));
 
         // When it impersonates the account of a tenant, it has the permissions of that account.
-        let accounts: Api<ServiceAccount> = Api::namespaced(admin.clone(), "default");
+        let accounts: Api<ServiceAccount> = Api::namespaced(admin.clone(), "borrowed");
         accounts
             .create(
                 &PostParams::default(),
@@ -171,25 +186,25 @@ fn with_impersonate_only_the_account_has_only_impersonated_permissions() -> Resu
         let binding = json!({
             "metadata": {"name": "deployer"},
             "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "tenant"},
-            "subjects": [{"kind": "ServiceAccount", "name": "deployer", "namespace": "default"}],
+            "subjects": [{"kind": "ServiceAccount", "name": "deployer", "namespace": "borrowed"}],
         });
-        Api::<RoleBinding>::namespaced(admin, "default")
+        Api::<RoleBinding>::namespaced(admin, "borrowed")
             .create(&PostParams::default(), &object(binding)?)
             .await?;
         let mut kubeconfig: Value = serde_saphyr::from_str(&scene.stored_kubeconfig("eu-1").await?)?;
-        kubeconfig["users"][0]["user"]["as"] = "system:serviceaccount:default:deployer".into();
+        kubeconfig["users"][0]["user"]["as"] = "system:serviceaccount:borrowed:deployer".into();
         let tenant = client_from_kubeconfig("tenant", &kubeconfig.to_string()).await?;
         starling_testkit::wait::until(
             starling_testkit::fleet::TIMEOUT,
             "the tenant's rights are known",
             async || {
-                may(&tenant, "create", "configmaps", "", "default")
+                may(&tenant, "create", "configmaps", "", "borrowed")
                     .await
                     .unwrap_or(false)
             },
         )
         .await?;
-        let maps: Api<ConfigMap> = Api::namespaced(tenant.clone(), "default");
+        let maps: Api<ConfigMap> = Api::namespaced(tenant.clone(), "borrowed");
         maps.create(&PostParams::default(), &map()?).await?;
         assert!(forbidden(
             Api::<Pod>::all(tenant).list(&ListParams::default()).await

@@ -63,7 +63,7 @@ impl ClientAuthority {
 #[test]
 fn a_sign_in_program_of_the_caller_is_supported() -> Result<()> {
     scene("exec", async |scene| {
-        let script = scene.folder().join("login");
+        let script = scene.directory().join("login");
         let token = scene.fleet().plane("m3")?.token().reveal().to_owned();
         let credential = json!({
             "apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": {"token": token},
@@ -89,7 +89,7 @@ fn a_sign_in_program_of_the_caller_is_supported() -> Result<()> {
 #[test]
 fn a_failing_sign_in_program_is_named_and_its_output_is_not_shown() -> Result<()> {
     scene("exec-fails", async |scene| {
-        let script = scene.folder().join("login");
+        let script = scene.directory().join("login");
         let expected = scene.world.authority.exec_token();
         std::fs::write(&script, format!("#!/bin/sh\necho '{expected}'\nexit 3\n"))?;
         std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755))?;
@@ -116,14 +116,14 @@ fn a_failing_sign_in_program_is_named_and_its_output_is_not_shown() -> Result<()
 fn certificates_in_files_and_several_kubeconfigs_are_supported() -> Result<()> {
     scene("files", async |scene| {
         let (certificate, key) = scene.world.authority.client("system:masters")?;
-        std::fs::create_dir(scene.folder().join("eu"))?;
+        std::fs::create_dir(scene.directory().join("eu"))?;
         let authority = scene.fleet().plane("m3")?.ca_pem().to_owned();
         for (name, content) in [
             ("jane.crt", &certificate),
             ("jane.key", &key),
             ("ca.crt", &authority),
         ] {
-            std::fs::write(scene.folder().join("eu").join(name), content)?;
+            std::fs::write(scene.directory().join("eu").join(name), content)?;
         }
         let server = scene.fleet().plane("m3")?.url().to_owned();
         let member = json!({
@@ -179,7 +179,7 @@ fn the_management_cluster_may_be_in_a_kubeconfig_of_its_own() -> Result<()> {
         let mut member = scene.kubeconfig()?;
         member["current-context"] = "shared".into();
         let member = scene.write_kubeconfig("member.kubeconfig", &member)?;
-        let hub = scene.folder().join("hub.kubeconfig");
+        let hub = scene.directory().join("hub.kubeconfig");
         let more = [
             "--kubeconfig",
             &*member.to_string_lossy(),

@@ -134,7 +134,7 @@ impl Scene {
         &self.world.fleet
     }
 
-    pub(crate) fn folder(&self) -> &Path {
+    pub(crate) fn directory(&self) -> &Path {
         self.folder.path()
     }
 
@@ -169,7 +169,7 @@ impl Scene {
     }
 
     pub(crate) fn write_kubeconfig(&self, name: &str, content: &Value) -> Result<PathBuf> {
-        let path = self.folder().join(name);
+        let path = self.directory().join(name);
         std::fs::write(&path, serde_saphyr::to_string(content)?)?;
         Ok(path)
     }
@@ -183,13 +183,13 @@ impl Scene {
     pub(crate) async fn starling_with(&self, kubeconfig: &str, arguments: &[&str]) -> Result<CommandOutput> {
         let files: Vec<PathBuf> = kubeconfig
             .split(':')
-            .map(|file| self.folder().join(file))
+            .map(|file| self.directory().join(file))
             .collect();
         let output = Command::new(program())
             .args(["--log-filter", "trace"])
             .args(arguments)
             .env("KUBECONFIG", std::env::join_paths(files)?)
-            .env("HOME", self.folder())
+            .env("HOME", self.directory())
             .stdin(Stdio::null())
             .kill_on_drop(true)
             .output()

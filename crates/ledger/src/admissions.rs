@@ -8,8 +8,9 @@ use jiff::Timestamp;
 use serde::Serialize;
 use sqlx::Row;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
+use starling_core::ids::{ClusterName, EntryName, GroupId, RolloutNumber, SyncName, TargetDigest};
 
-use super::column::{Micros, clip, stored_as_text};
+use super::column::{Micros, clip, id, rollout_number, stored_as_text};
 use super::{Ledger, LedgerError};
 
 /// How an admission ended.
@@ -33,18 +34,29 @@ stored_as_text!(AdmissionOutcome {
 });
 
 /// The key of an admission: one target of one entry on one cluster in one rollout.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AdmissionKey {
     /// Identity of the SyncGroup (`status.identity.id`).
-    pub group_id: String,
-    /// Rollout ID.
-    pub rollout: String,
+    pub group_id: GroupId,
+    /// The rollout that admitted the target.
+    pub rollout: RolloutNumber,
     /// Name of the entry.
-    pub entry: String,
+    pub entry: EntryName,
     /// Name of the Cluster.
-    pub cluster: String,
+    pub cluster: ClusterName,
     /// Digest of the target.
-    pub target: String,
+    pub target: TargetDigest,
+}
+
+/// An entry of a group on a cluster: it has at most one open admission.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EntryOnCluster<'a> {
+    /// Identity of the SyncGroup (`status.identity.id`).
+    pub group_id: &'a GroupId,
+    /// Name of the entry.
+    pub entry: &'a EntryName,
+    /// Name of the Cluster.
+    pub cluster: &'a ClusterName,
 }
 
 /// A target that may be applied.
@@ -55,7 +67,7 @@ pub struct Admission {
     /// Namespace of the admitted Sync.
     pub sync_namespace: String,
     /// Name of the admitted Sync.
-    pub sync_name: String,
+    pub sync_name: SyncName,
     /// The revision, as in the Sync's spec.
     pub revision: String,
     /// When it was admitted; kept to the microsecond.
@@ -67,17 +79,30 @@ pub struct Admission {
 pub struct AdmissionRecord {
     /// The admission as recorded.
     pub admission: Admission,
-    /// How and when it ended; none while it is in flight.
-    pub end: Option<(AdmissionOutcome, Timestamp)>,
+    /// Its end; none while it is in flight.
+    pub end: Option<AdmissionEnd>,
     /// The reason, for users; may be empty.
     pub reason: String,
+}
+
+/// The end of an admission.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AdmissionEnd {
+    /// How it ended.
+    pub outcome: AdmissionOutcome,
+    /// When it ended; kept to the microsecond.
+    pub ended_at: Timestamp,
 }
 
 /// The columns of an admission in the statement that records it.
 #[derive(Serialize)]
 struct Columns<'a> {
-    #[serde(flatten)]
-    key: &'a AdmissionKey,
+    group_id: &'a str,
+    /// The column is a text.
+    rollout: String,
+    entry: &'a str,
+    cluster: &'a str,
+    target: &'a str,
     sync_namespace: &'a str,
     sync_name: &'a str,
     revision: &'a str,
@@ -141,15 +166,14 @@ impl Ledger {
     ///
     /// # Errors
     /// If the end was not recorded.
-    pub async fn leave(
-        &self,
-        group_id: &str,
-        entry: &str,
-        cluster: &str,
-        ended_at: Timestamp,
-    ) -> Result<bool, LedgerError> {
+    pub async fn leave(&self, place: EntryOnCluster<'_>, ended_at: Timestamp) -> Result<bool, LedgerError> {
+        let EntryOnCluster {
+            group_id,
+            entry,
+            cluster,
+        } = place;
         let subject = format!("end the admission of {entry} on {cluster}, which left");
-        let slot = [group_id, entry, cluster].map(str::to_owned);
+        let slot = [group_id.as_str(), entry, cluster].map(str::to_owned);
         self.write(subject, move |connection| {
             Box::pin(async move {
                 let [group_id, entry, cluster] = slot;
@@ -158,8 +182,8 @@ impl Ledger {
                      WHERE group_id = ?1 AND entry = ?2 AND cluster = ?3 AND outcome IS NULL",
                 )
                 .bind(group_id)
-                .bind(entry)
-                .bind(cluster)
+                .bind(entry.as_str())
+                .bind(cluster.as_str())
                 .bind(AdmissionOutcome::Left)
                 .bind(Micros(ended_at))
                 .execute(connection)
@@ -174,13 +198,13 @@ impl Ledger {
     ///
     /// # Errors
     /// If the query failed.
-    pub async fn open_admissions(&self, group_id: &str) -> Result<Vec<Admission>, LedgerError> {
+    pub async fn open_admissions(&self, group_id: &GroupId) -> Result<Vec<Admission>, LedgerError> {
         let rows = sqlx::query(
             "SELECT group_id, rollout, entry, cluster, target, sync_namespace, sync_name, revision, admitted_at,
                     outcome, ended_at, reason
              FROM admissions WHERE group_id = ?1 AND outcome IS NULL ORDER BY seq",
         )
-        .bind(group_id)
+        .bind(group_id.as_str())
         .try_map(|row| read(&row))
         .fetch_all(&self.readers)
         .await
@@ -194,16 +218,16 @@ impl Ledger {
     /// If the query failed.
     pub async fn admissions(
         &self,
-        group_id: &str,
-        rollout: &str,
+        group_id: &GroupId,
+        rollout: RolloutNumber,
     ) -> Result<Vec<AdmissionRecord>, LedgerError> {
         sqlx::query(
             "SELECT group_id, rollout, entry, cluster, target, sync_namespace, sync_name, revision, admitted_at,
                     outcome, ended_at, reason
              FROM admissions WHERE group_id = ?1 AND rollout = ?2 ORDER BY seq",
         )
-        .bind(group_id)
-        .bind(rollout)
+        .bind(group_id.as_str())
+        .bind(rollout.to_string())
         .try_map(|row| read(&row))
         .fetch_all(&self.readers)
         .await
@@ -216,13 +240,24 @@ fn encode(admissions: &[Admission]) -> Result<String, LedgerError> {
         .iter()
         .map(
             |Admission {
-                 key,
+                 key:
+                     AdmissionKey {
+                         group_id,
+                         rollout,
+                         entry,
+                         cluster,
+                         target,
+                     },
                  sync_namespace,
                  sync_name,
                  revision,
                  admitted_at,
              }| Columns {
-                key,
+                group_id: group_id.as_str(),
+                rollout: rollout.to_string(),
+                entry,
+                cluster,
+                target,
                 sync_namespace,
                 sync_name,
                 revision,
@@ -319,11 +354,11 @@ async fn settle(
          WHERE group_id = ?1 AND rollout = ?2 AND entry = ?3 AND cluster = ?4 AND target = ?5
            AND outcome IS NULL",
     )
-    .bind(group_id)
-    .bind(rollout)
-    .bind(entry)
-    .bind(cluster)
-    .bind(target)
+    .bind(group_id.as_str())
+    .bind(rollout.to_string())
+    .bind(entry.as_str())
+    .bind(cluster.as_str())
+    .bind(target.as_str())
     .bind(outcome)
     .bind(reason)
     .bind(Micros(ended_at))
@@ -334,16 +369,16 @@ async fn settle(
 
 fn read(row: &SqliteRow) -> Result<AdmissionRecord, sqlx::Error> {
     let key = AdmissionKey {
-        group_id: row.try_get(0)?,
-        rollout: row.try_get(1)?,
-        entry: row.try_get(2)?,
-        cluster: row.try_get(3)?,
-        target: row.try_get(4)?,
+        group_id: id(row, 0)?,
+        rollout: rollout_number(row, 1)?,
+        entry: id(row, 2)?,
+        cluster: id(row, 3)?,
+        target: id(row, 4)?,
     };
     let admission = Admission {
         key,
         sync_namespace: row.try_get(5)?,
-        sync_name: row.try_get(6)?,
+        sync_name: id(row, 6)?,
         revision: row.try_get(7)?,
         admitted_at: row.try_get::<Micros, _>(8)?.0,
     };
@@ -351,7 +386,9 @@ fn read(row: &SqliteRow) -> Result<AdmissionRecord, sqlx::Error> {
     let ended_at: Option<Micros> = row.try_get(10)?;
     Ok(AdmissionRecord {
         admission,
-        end: outcome.zip(ended_at.map(|at| at.0)),
+        end: outcome
+            .zip(ended_at)
+            .map(|(outcome, Micros(ended_at))| AdmissionEnd { outcome, ended_at }),
         reason: row.try_get(11)?,
     })
 }

@@ -8,8 +8,9 @@ use std::fmt;
 use jiff::Timestamp;
 use sqlx::Row;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
+use starling_core::ids::{ClusterName, TargetDigest};
 
-use super::column::{Micros, clip, stored_as_text};
+use super::column::{Micros, clip, id, stored_as_text};
 use super::{Ledger, LedgerError};
 
 /// How many attempts of a Sync are kept: enough to show a pattern of failures, and a limit on disk use.
@@ -63,9 +64,9 @@ pub struct Attempt {
     /// Name of the Sync.
     pub name: String,
     /// Name of the Cluster.
-    pub cluster: String,
+    pub cluster: ClusterName,
     /// Digest of the target.
-    pub target: String,
+    pub target: TargetDigest,
     /// The revision that is applied.
     pub revision: String,
     /// 1 for the first attempt at this target.
@@ -249,8 +250,8 @@ async fn insert(connection: &mut SqliteConnection, attempt: &Attempt) -> Result<
     .bind(sync_id)
     .bind(namespace)
     .bind(name)
-    .bind(cluster)
-    .bind(target)
+    .bind(cluster.as_str())
+    .bind(target.as_str())
     .bind(revision)
     .bind(number)
     .bind(Micros(*started_at))
@@ -316,8 +317,8 @@ fn read(row: &SqliteRow) -> Result<AttemptRecord, sqlx::Error> {
         sync_id: row.try_get(1)?,
         namespace: row.try_get(2)?,
         name: row.try_get(3)?,
-        cluster: row.try_get(4)?,
-        target: row.try_get(5)?,
+        cluster: id(row, 4)?,
+        target: id(row, 5)?,
         revision: row.try_get(6)?,
         number: row.try_get(7)?,
         started_at: row.try_get::<Micros, _>(8)?.0,

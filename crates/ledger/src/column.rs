@@ -3,8 +3,9 @@
 use jiff::Timestamp;
 use sqlx::encode::IsNull;
 use sqlx::error::BoxDynError;
-use sqlx::sqlite::{SqliteArgumentsBuffer, SqliteTypeInfo, SqliteValueRef};
-use sqlx::{Decode, Encode, Sqlite, Type};
+use sqlx::sqlite::{SqliteArgumentsBuffer, SqliteRow, SqliteTypeInfo, SqliteValueRef};
+use sqlx::{Decode, Encode, Row, Sqlite, Type};
+use starling_core::ids::RolloutNumber;
 
 /// A time as the ledger stores it: whole microseconds since 1970 UTC. An integer sorts without parsing and is the same
 /// on every platform; finer fractions are dropped.
@@ -72,6 +73,20 @@ macro_rules! stored_as_text {
     };
 }
 pub(super) use stored_as_text;
+
+/// Reads an identifier.
+pub(super) fn id<T: From<String>>(row: &SqliteRow, index: usize) -> Result<T, sqlx::Error> {
+    row.try_get::<String, _>(index).map(T::from)
+}
+
+/// Reads the number of a rollout from a column of texts.
+pub(super) fn rollout_number(row: &SqliteRow, index: usize) -> Result<RolloutNumber, sqlx::Error> {
+    let text: &str = row.try_get(index)?;
+    text.parse().map_err(|source| sqlx::Error::ColumnDecode {
+        index: index.to_string(),
+        source: Box::new(source),
+    })
+}
 
 /// Maximum bytes of a stored message or reason: one condition message of moderate length. The full text is in the log.
 pub(super) const MAX_TEXT: usize = 512;

@@ -4,7 +4,8 @@
 use jiff::Timestamp;
 use sqlx::Row;
 use sqlx::sqlite::{SqliteConnection, SqliteExecutor, SqliteRow};
-use starling_core::journal::{Chain, End, Entry, hash};
+use starling_core::ids::{GroupId, RolloutNumber};
+use starling_core::journal::{Chain, ChainEnd, JournalEntry, hash};
 
 use super::column::Micros;
 use super::{Ledger, LedgerError};
@@ -20,13 +21,13 @@ const MAX_BYTES: i64 = 256 << 20;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewEntry {
     /// Identity of the SyncGroup (`status.identity.id`).
-    pub group_id: String,
+    pub group_id: GroupId,
     /// Namespace of the SyncGroup.
     pub namespace: String,
     /// Name of the SyncGroup.
     pub name: String,
     /// `status.rollout.id`.
-    pub rollout: i64,
+    pub rollout: RolloutNumber,
     /// When the plan was made; kept to the microsecond.
     pub at: Timestamp,
     /// The content: a [`Body`](starling_core::journal::Body) in JSON.
@@ -39,11 +40,11 @@ pub struct NewEntry {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupJournal {
     /// Identity of the SyncGroup. A group that was recreated with the same name has another one.
-    pub group_id: String,
+    pub group_id: GroupId,
     /// Both ends of the chain.
     pub chain: Chain,
     /// The entries, the oldest first.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<JournalEntry>,
 }
 
 impl Ledger {
@@ -78,12 +79,12 @@ impl Ledger {
     ///
     /// # Errors
     /// If the query failed.
-    pub async fn journal_tail(&self, group_id: &str) -> Result<Vec<Entry>, LedgerError> {
+    pub async fn journal_tail(&self, group_id: &GroupId) -> Result<Vec<JournalEntry>, LedgerError> {
         let sql = "SELECT group_id, seq, namespace, name, rollout, at, entry, hash FROM journal
              WHERE group_id = ?1 AND seq >= (SELECT whole_seq FROM journal_rollouts WHERE group_id = ?1
              ORDER BY first_seq DESC LIMIT 1) ORDER BY seq";
         sqlx::query(sql)
-            .bind(group_id)
+            .bind(group_id.as_str())
             .try_map(|row| read(&row))
             .fetch_all(&self.readers)
             .await
@@ -103,7 +104,7 @@ pub(super) async fn journals(
     let found = sqlx::query(sql)
         .bind(namespace)
         .bind(name)
-        .try_map(|row| Ok((row.try_get::<String, _>(0)?, ends(&row, 1)?)))
+        .try_map(|row| Ok((group_id(&row)?, ends(&row, 1)?)))
         .fetch_all(&mut *connection)
         .await?;
     let mut journals = Vec::with_capacity(found.len());
@@ -118,23 +119,30 @@ pub(super) async fn journals(
     Ok(journals)
 }
 
-async fn entries(executor: impl SqliteExecutor<'_>, group_id: &str) -> Result<Vec<Entry>, sqlx::Error> {
+async fn entries(
+    executor: impl SqliteExecutor<'_>,
+    group_id: &GroupId,
+) -> Result<Vec<JournalEntry>, sqlx::Error> {
     let sql = "SELECT group_id, seq, namespace, name, rollout, at, entry, hash FROM journal
          WHERE group_id = ?1 ORDER BY seq";
     sqlx::query(sql)
-        .bind(group_id)
+        .bind(group_id.as_str())
         .try_map(|row| read(&row))
         .fetch_all(executor)
         .await
 }
 
-fn read(row: &SqliteRow) -> Result<Entry, sqlx::Error> {
-    Ok(Entry {
-        group_id: row.try_get(0)?,
+fn group_id(row: &SqliteRow) -> Result<GroupId, sqlx::Error> {
+    Ok(GroupId::new(row.try_get::<String, _>(0)?))
+}
+
+fn read(row: &SqliteRow) -> Result<JournalEntry, sqlx::Error> {
+    Ok(JournalEntry {
+        group_id: group_id(row)?,
         seq: row.try_get(1)?,
         namespace: row.try_get(2)?,
         name: row.try_get(3)?,
-        rollout: row.try_get(4)?,
+        rollout: RolloutNumber::new(row.try_get(4)?),
         at: row.try_get::<Micros, _>(5)?.0,
         body: row.try_get(6)?,
         hash: row.try_get(7)?,
@@ -143,11 +151,11 @@ fn read(row: &SqliteRow) -> Result<Entry, sqlx::Error> {
 
 fn ends(row: &SqliteRow, first: usize) -> Result<Chain, sqlx::Error> {
     Ok(Chain {
-        cut: End {
+        cut: ChainEnd {
             seq: row.try_get(first)?,
             hash: row.try_get(first + 1)?,
         },
-        newest: End {
+        newest: ChainEnd {
             seq: row.try_get(first + 2)?,
             hash: row.try_get(first + 3)?,
         },
@@ -158,12 +166,12 @@ fn ends(row: &SqliteRow, first: usize) -> Result<Chain, sqlx::Error> {
 async fn append(connection: &mut SqliteConnection, new: &NewEntry) -> Result<bool, sqlx::Error> {
     let known =
         sqlx::query("SELECT cut_seq, cut_hash, last_seq, last_hash FROM journal_chains WHERE group_id = ?1")
-            .bind(&new.group_id)
+            .bind(new.group_id.as_str())
             .try_map(|row| ends(&row, 0))
             .fetch_optional(&mut *connection)
             .await?;
-    let newest = known.map_or_else(End::beginning, |chain| chain.newest);
-    let mut entry = Entry {
+    let newest = known.map_or_else(ChainEnd::beginning, |chain| chain.newest);
+    let mut entry = JournalEntry {
         group_id: new.group_id.clone(),
         namespace: new.namespace.clone(),
         name: new.name.clone(),
@@ -180,7 +188,7 @@ async fn append(connection: &mut SqliteConnection, new: &NewEntry) -> Result<boo
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) ON CONFLICT (group_id) DO UPDATE
          SET last_seq = excluded.last_seq, last_hash = excluded.last_hash",
     )
-    .bind(&entry.group_id)
+    .bind(entry.group_id.as_str())
     .bind(&entry.namespace)
     .bind(&entry.name)
     .bind(newest.seq)
@@ -192,16 +200,16 @@ async fn append(connection: &mut SqliteConnection, new: &NewEntry) -> Result<boo
     count(connection, &entry, new.is_whole, id).await
 }
 
-async fn insert(connection: &mut SqliteConnection, entry: &Entry) -> Result<i64, sqlx::Error> {
+async fn insert(connection: &mut SqliteConnection, entry: &JournalEntry) -> Result<i64, sqlx::Error> {
     let done = sqlx::query(
         "INSERT INTO journal (group_id, seq, namespace, name, rollout, at, entry, hash)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
     )
-    .bind(&entry.group_id)
+    .bind(entry.group_id.as_str())
     .bind(entry.seq)
     .bind(&entry.namespace)
     .bind(&entry.name)
-    .bind(entry.rollout)
+    .bind(entry.rollout.get())
     .bind(Micros(entry.at))
     .bind(&entry.body)
     .bind(&entry.hash)
@@ -214,7 +222,7 @@ async fn insert(connection: &mut SqliteConnection, entry: &Entry) -> Result<i64,
 /// the management cluster from a backup, numbers of rollouts may occur again.
 async fn count(
     connection: &mut SqliteConnection,
-    entry: &Entry,
+    entry: &JournalEntry,
     is_whole: bool,
     id: i64,
 ) -> Result<bool, sqlx::Error> {
@@ -224,8 +232,8 @@ async fn count(
              whole_seq = iif(?6, ?3, whole_seq)
          WHERE group_id = ?1 AND rollout = ?2 AND last_seq = ?3 - 1",
     )
-    .bind(&entry.group_id)
-    .bind(entry.rollout)
+    .bind(entry.group_id.as_str())
+    .bind(entry.rollout.get())
     .bind(entry.seq)
     .bind(id)
     .bind(bytes)
@@ -239,9 +247,9 @@ async fn count(
         "INSERT INTO journal_rollouts (group_id, first_seq, rollout, last_seq, last_id, whole_seq, bytes)
          VALUES (?1, ?2, ?3, ?2, ?4, ?2, ?5)",
     )
-    .bind(&entry.group_id)
+    .bind(entry.group_id.as_str())
     .bind(entry.seq)
-    .bind(entry.rollout)
+    .bind(entry.rollout.get())
     .bind(id)
     .bind(bytes)
     .execute(connection)
@@ -250,11 +258,11 @@ async fn count(
 }
 
 /// Removes all but the newest rollouts of a group.
-async fn cut_group(connection: &mut SqliteConnection, group_id: &str) -> Result<(), sqlx::Error> {
+async fn cut_group(connection: &mut SqliteConnection, group_id: &GroupId) -> Result<(), sqlx::Error> {
     let last: Option<i64> = sqlx::query_scalar(
         "SELECT last_seq FROM journal_rollouts WHERE group_id = ?1 ORDER BY first_seq DESC LIMIT 1 OFFSET ?2",
     )
-    .bind(group_id)
+    .bind(group_id.as_str())
     .bind(KEPT)
     .fetch_optional(&mut *connection)
     .await?;
@@ -282,14 +290,14 @@ async fn cut_all(connection: &mut SqliteConnection, bound: i64) -> Result<(), sq
         let Some((group_id, last, weight)) = oldest else {
             break;
         };
-        cut(connection, &group_id, last).await?;
+        cut(connection, &GroupId::new(group_id), last).await?;
         bytes -= weight;
     }
     Ok(())
 }
 
 /// Removes the entries of a group up to a given one, and stores the hash with which the chain continues.
-async fn cut(connection: &mut SqliteConnection, group_id: &str, last: i64) -> Result<(), sqlx::Error> {
+async fn cut(connection: &mut SqliteConnection, group_id: &GroupId, last: i64) -> Result<(), sqlx::Error> {
     for sql in [
         "UPDATE journal_chains SET cut_seq = ?2,
              cut_hash = (SELECT hash FROM journal WHERE group_id = ?1 AND seq = ?2) WHERE group_id = ?1",
@@ -297,7 +305,7 @@ async fn cut(connection: &mut SqliteConnection, group_id: &str, last: i64) -> Re
         "DELETE FROM journal_rollouts WHERE group_id = ?1 AND last_seq <= ?2",
     ] {
         sqlx::query(sql)
-            .bind(group_id)
+            .bind(group_id.as_str())
             .bind(last)
             .execute(&mut *connection)
             .await?;
@@ -316,7 +324,7 @@ mod tests {
             group_id: group.into(),
             namespace: "shop".into(),
             name: group.into(),
-            rollout,
+            rollout: RolloutNumber::new(rollout),
             at: Timestamp::UNIX_EPOCH,
             body: format!("{{\"pad\": \"{}\"}}", "x".repeat(88)),
             is_whole: true,
@@ -341,7 +349,7 @@ mod tests {
             });
             for journal in found.await.unwrap() {
                 assert_eq!(check_chain(&journal.chain, &journal.entries), []);
-                let rollouts = journal.entries.iter().map(|entry| entry.rollout).collect();
+                let rollouts = journal.entries.iter().map(|entry| entry.rollout.get()).collect();
                 remaining.push((group.to_owned(), rollouts));
             }
         }

@@ -37,19 +37,21 @@ use sqlx::SqlitePool;
 use sqlx::sqlite::SqliteConnection;
 use tracing::info;
 
-pub use admissions::{Admission, AdmissionKey, AdmissionOutcome, AdmissionRecord};
+pub use admissions::{
+    Admission, AdmissionEnd, AdmissionKey, AdmissionOutcome, AdmissionRecord, EntryOnCluster,
+};
 pub use attempts::{Attempt, AttemptEnd, AttemptId, AttemptOutcome, AttemptRecord, ObjectCounts};
 pub use error::LedgerError;
 pub use journal::{GroupJournal, NewEntry};
 pub use queue::{Due, QueueKey};
-pub use rollouts::{ROLLOUTS_KEPT, Rollout, RolloutOutcome, RolloutRecord};
+pub use rollouts::{ROLLOUTS_KEPT, Rollout, RolloutEnd, RolloutOutcome, RolloutRecord};
 pub use view::LedgerView;
 pub use writer::WriterStats;
 
 use directory::Files;
 use writer::Writer;
 
-/// What [`Ledger::open`] found.
+/// The findings of [`Ledger::open`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Opened {
     /// No ledger: a new, empty one was created.

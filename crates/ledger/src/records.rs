@@ -9,6 +9,7 @@ use jiff::Timestamp;
 use sqlx::Row;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 use starling_core::apply::{ManagementState, Record, Recorded};
+use starling_core::ids::{ClusterId, OwnerLabel};
 use starling_core::object::ObjectId;
 
 use super::column::Micros;
@@ -20,14 +21,18 @@ impl Ledger {
     ///
     /// # Errors
     /// If the query failed. The caller then continues as if there were no records.
-    pub async fn load_records(&self, cluster_id: &str, owner: &str) -> Result<Recorded, LedgerError> {
+    pub async fn load_records(
+        &self,
+        cluster_id: &ClusterId,
+        owner: &OwnerLabel,
+    ) -> Result<Recorded, LedgerError> {
         let rows = sqlx::query(
             "SELECT obj_group, kind, namespace, name, digest, resource_version, fields_digest, uid, management,
                     fields_time, (SELECT attempted_at FROM record_attempts WHERE cluster_id = ?1 AND owner = ?2)
              FROM applied_objects WHERE cluster_id = ?1 AND owner = ?2",
         )
-        .bind(cluster_id)
-        .bind(owner)
+        .bind(cluster_id.as_str())
+        .bind(owner.as_str())
         .try_map(|row| Ok((row.try_get::<Option<Micros>, _>(10)?, read(&row)?)))
         .fetch_all(&self.readers)
         .await
@@ -45,11 +50,11 @@ impl Ledger {
     /// If the query failed.
     pub async fn other_owners(
         &self,
-        cluster_id: &str,
-        owner: &str,
+        cluster_id: &ClusterId,
+        owner: &OwnerLabel,
         objects: &BTreeSet<ObjectId>,
-    ) -> Result<BTreeMap<ObjectId, Vec<String>>, LedgerError> {
-        let mut owners: BTreeMap<ObjectId, Vec<String>> = BTreeMap::new();
+    ) -> Result<BTreeMap<ObjectId, Vec<OwnerLabel>>, LedgerError> {
+        let mut owners: BTreeMap<ObjectId, Vec<OwnerLabel>> = BTreeMap::new();
         if objects.is_empty() {
             return Ok(owners);
         }
@@ -59,10 +64,10 @@ impl Ledger {
                    (SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3 FROM json_each(?3))
              ORDER BY owner",
         )
-        .bind(cluster_id)
-        .bind(owner)
+        .bind(cluster_id.as_str())
+        .bind(owner.as_str())
         .bind(encode_keys(objects)?)
-        .try_map(|row| Ok((read_key(&row)?, row.try_get(4)?)))
+        .try_map(|row| Ok((read_key(&row)?, OwnerLabel::new(row.try_get::<String, _>(4)?))))
         .fetch_all(&self.readers)
         .await
         .map_err(|source| self.unread(format!("other owners on {cluster_id}"), source))?;
@@ -78,8 +83,8 @@ impl Ledger {
     /// If the change was not recorded; then nothing is changed.
     pub async fn save_records(
         &self,
-        cluster_id: &str,
-        owner: &str,
+        cluster_id: &ClusterId,
+        owner: &OwnerLabel,
         upserts: &BTreeMap<ObjectId, Record>,
         deletes: &BTreeSet<ObjectId>,
     ) -> Result<(), LedgerError> {
@@ -87,7 +92,7 @@ impl Ledger {
             return Ok(());
         }
         let subject = format!("save records of {owner} on {cluster_id}");
-        let (cluster_id, owner) = (cluster_id.to_owned(), owner.to_owned());
+        let (cluster_id, owner) = (cluster_id.clone(), owner.clone());
         let (deleted, upserted) = (encode_keys(deletes)?, encode_records(upserts)?);
         self.write(subject, move |connection| {
             Box::pin(async move {
@@ -95,8 +100,8 @@ impl Ledger {
                     "DELETE FROM applied_objects WHERE (cluster_id, owner, obj_group, kind, namespace, name) IN
                      (SELECT ?1, ?2, value ->> 0, value ->> 1, value ->> 2, value ->> 3 FROM json_each(?3))",
                 )
-                .bind(&cluster_id)
-                .bind(&owner)
+                .bind(cluster_id.as_str())
+                .bind(owner.as_str())
                 .bind(deleted)
                 .execute(&mut *connection)
                 .await?;
@@ -112,8 +117,8 @@ impl Ledger {
                          fields_digest = excluded.fields_digest, uid = excluded.uid,
                          fields_time = excluded.fields_time, management = excluded.management",
                 )
-                .bind(&cluster_id)
-                .bind(&owner)
+                .bind(cluster_id.as_str())
+                .bind(owner.as_str())
                 .bind(upserted)
                 .execute(&mut *connection)
                 .await?;
@@ -130,20 +135,20 @@ impl Ledger {
     /// If the change was not recorded.
     pub async fn set_record_attempt(
         &self,
-        cluster_id: &str,
-        owner: &str,
+        cluster_id: &ClusterId,
+        owner: &OwnerLabel,
         attempted_at: Timestamp,
     ) -> Result<(), LedgerError> {
         let subject = format!("set the attempt of the records of {owner} on {cluster_id}");
-        let (cluster_id, owner) = (cluster_id.to_owned(), owner.to_owned());
+        let (cluster_id, owner) = (cluster_id.clone(), owner.clone());
         self.write(subject, move |connection| {
             Box::pin(async move {
                 sqlx::query(
                     "INSERT INTO record_attempts (cluster_id, owner, attempted_at) VALUES (?1, ?2, ?3)
                      ON CONFLICT (cluster_id, owner) DO UPDATE SET attempted_at = excluded.attempted_at",
                 )
-                .bind(cluster_id)
-                .bind(owner)
+                .bind(cluster_id.as_str())
+                .bind(owner.as_str())
                 .bind(Micros(attempted_at))
                 .execute(connection)
                 .await?;
@@ -158,14 +163,18 @@ impl Ledger {
     ///
     /// # Errors
     /// If the change was not recorded.
-    pub async fn drop_owner_records(&self, cluster_id: &str, owner: &str) -> Result<(), LedgerError> {
+    pub async fn drop_owner_records(
+        &self,
+        cluster_id: &ClusterId,
+        owner: &OwnerLabel,
+    ) -> Result<(), LedgerError> {
         let subject = format!("drop the records of {owner} on {cluster_id}");
-        let (cluster_id, owner) = (cluster_id.to_owned(), owner.to_owned());
+        let (cluster_id, owner) = (cluster_id.clone(), owner.clone());
         self.write(subject, move |connection| {
             Box::pin(async move {
                 sqlx::query("DELETE FROM applied_objects WHERE cluster_id = ?1 AND owner = ?2")
-                    .bind(&cluster_id)
-                    .bind(&owner)
+                    .bind(cluster_id.as_str())
+                    .bind(owner.as_str())
                     .execute(&mut *connection)
                     .await?;
                 forget_attempts(connection, &cluster_id, Some(&owner)).await
@@ -178,13 +187,13 @@ impl Ledger {
     ///
     /// # Errors
     /// If the change was not recorded.
-    pub async fn drop_cluster_records(&self, cluster_id: &str) -> Result<(), LedgerError> {
+    pub async fn drop_cluster_records(&self, cluster_id: &ClusterId) -> Result<(), LedgerError> {
         let subject = format!("drop the records of cluster {cluster_id}");
-        let cluster_id = cluster_id.to_owned();
+        let cluster_id = cluster_id.clone();
         self.write(subject, move |connection| {
             Box::pin(async move {
                 sqlx::query("DELETE FROM applied_objects WHERE cluster_id = ?1")
-                    .bind(&cluster_id)
+                    .bind(cluster_id.as_str())
                     .execute(&mut *connection)
                     .await?;
                 forget_attempts(connection, &cluster_id, None).await
@@ -197,12 +206,12 @@ impl Ledger {
 /// Deletes the attempts of the records of an owner on a cluster, or of all owners there.
 async fn forget_attempts(
     connection: &mut SqliteConnection,
-    cluster_id: &str,
-    owner: Option<&str>,
+    cluster_id: &ClusterId,
+    owner: Option<&OwnerLabel>,
 ) -> Result<(), sqlx::Error> {
     sqlx::query("DELETE FROM record_attempts WHERE cluster_id = ?1 AND owner = coalesce(?2, owner)")
-        .bind(cluster_id)
-        .bind(owner)
+        .bind(cluster_id.as_str())
+        .bind(owner.map(OwnerLabel::as_str))
         .execute(connection)
         .await?;
     Ok(())

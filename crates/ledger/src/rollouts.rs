@@ -5,9 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 use sqlx::Row;
 use sqlx::sqlite::{SqliteConnection, SqliteExecutor, SqliteRow};
+use starling_core::ids::{GroupId, ReleaseDigest, RolloutNumber};
 
 use super::admissions::AdmissionOutcome;
-use super::column::{Micros, stored_as_text};
+use super::column::{Micros, id, rollout_number, stored_as_text};
 use super::{Ledger, LedgerError};
 
 /// How many rollouts of a group are kept: about a working week of a busy repository, and a limit on disk use.
@@ -22,7 +23,7 @@ pub enum RolloutOutcome {
     Superseded,
     /// Too many clusters failed.
     Failed,
-    /// It was abandoned: the group was deleted, suspended permanently, or lost its clusters.
+    /// The rollout was abandoned: the group was deleted, suspended permanently, or lost its clusters.
     Abandoned,
 }
 
@@ -37,15 +38,15 @@ stored_as_text!(RolloutOutcome {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rollout {
     /// Identity of the SyncGroup (`status.identity.id`).
-    pub group_id: String,
-    /// Rollout ID; unique within the group.
-    pub id: String,
+    pub group_id: GroupId,
+    /// Its number, which is unique within the group.
+    pub id: RolloutNumber,
     /// Namespace of the SyncGroup.
     pub namespace: String,
     /// Name of the SyncGroup.
     pub name: String,
     /// Digest of the release.
-    pub release: String,
+    pub release: ReleaseDigest,
     /// Entry to revision.
     pub revisions: BTreeMap<String, String>,
     /// When it began; kept to the microsecond.
@@ -59,8 +60,17 @@ pub struct Rollout {
 pub struct RolloutRecord {
     /// The rollout as recorded.
     pub rollout: Rollout,
-    /// How and when it ended; none while it is in progress.
-    pub end: Option<(RolloutOutcome, Timestamp)>,
+    /// Its end; none while it is in progress.
+    pub end: Option<RolloutEnd>,
+}
+
+/// The end of a rollout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RolloutEnd {
+    /// How it ended.
+    pub outcome: RolloutOutcome,
+    /// When it ended; kept to the microsecond.
+    pub ended_at: Timestamp,
 }
 
 impl Ledger {
@@ -100,13 +110,13 @@ impl Ledger {
     /// If the end was not recorded.
     pub async fn end_rollout(
         &self,
-        group_id: &str,
-        id: &str,
+        group_id: &GroupId,
+        id: RolloutNumber,
         outcome: RolloutOutcome,
         ended_at: Timestamp,
     ) -> Result<bool, LedgerError> {
         let subject = format!("end rollout {id} of group {group_id}");
-        let (group_id, id) = (group_id.to_owned(), id.to_owned());
+        let (group_id, id) = (group_id.as_str().to_owned(), id.to_string());
         self.write(subject, move |connection| {
             Box::pin(async move {
                 let done = sqlx::query(
@@ -129,7 +139,7 @@ impl Ledger {
     ///
     /// # Errors
     /// If the query failed.
-    pub async fn rollouts(&self, group_id: &str) -> Result<Vec<RolloutRecord>, LedgerError> {
+    pub async fn rollouts(&self, group_id: &GroupId) -> Result<Vec<RolloutRecord>, LedgerError> {
         of_group(&self.readers, group_id)
             .await
             .map_err(|source| self.unread(format!("rollouts of group {group_id}"), source))
@@ -142,7 +152,7 @@ impl Ledger {
     /// If the ends were not recorded.
     pub async fn abandon_others(
         &self,
-        groups: &BTreeSet<String>,
+        groups: &BTreeSet<GroupId>,
         ended_at: Timestamp,
     ) -> Result<(), LedgerError> {
         let groups = serde_json::to_string(groups).map_err(|source| LedgerError::Encode {
@@ -179,9 +189,9 @@ impl Ledger {
     ///
     /// # Errors
     /// If the change was not recorded.
-    pub async fn forget_group(&self, group_id: &str) -> Result<(), LedgerError> {
+    pub async fn forget_group(&self, group_id: &GroupId) -> Result<(), LedgerError> {
         let subject = format!("forget group {group_id}");
-        let group_id = group_id.to_owned();
+        let group_id = group_id.as_str().to_owned();
         self.write(subject, move |connection| {
             Box::pin(async move {
                 sqlx::query("DELETE FROM rollouts WHERE group_id = ?1")
@@ -202,13 +212,13 @@ impl Ledger {
 /// The rollouts of a group, the newest first.
 pub(super) async fn of_group(
     executor: impl SqliteExecutor<'_>,
-    group_id: &str,
+    group_id: &GroupId,
 ) -> Result<Vec<RolloutRecord>, sqlx::Error> {
     sqlx::query(
         "SELECT group_id, id, namespace, name, release, revisions, started_at, outcome, ended_at, previous
          FROM rollouts WHERE group_id = ?1 ORDER BY seq DESC",
     )
-    .bind(group_id)
+    .bind(group_id.as_str())
     .try_map(|row| read(&row))
     .fetch_all(executor)
     .await
@@ -234,8 +244,8 @@ async fn insert(
     sqlx::query(
         "DELETE FROM rollouts WHERE group_id = ?1 AND id = ?2 AND outcome IS NOT NULL AND started_at < ?3",
     )
-    .bind(group_id)
-    .bind(id)
+    .bind(group_id.as_str())
+    .bind(id.to_string())
     .bind(Micros(*started_at))
     .execute(&mut *connection)
     .await?;
@@ -247,11 +257,11 @@ async fn insert(
          WHERE outcome IS NULL AND (release <> excluded.release OR started_at <> excluded.started_at
                                    OR previous IS NOT excluded.previous)",
     )
-    .bind(group_id)
-    .bind(id)
+    .bind(group_id.as_str())
+    .bind(id.to_string())
     .bind(namespace)
     .bind(name)
-    .bind(release)
+    .bind(release.as_str())
     .bind(revisions)
     .bind(Micros(*started_at))
     .bind(*previous)
@@ -261,12 +271,12 @@ async fn insert(
 }
 
 /// Deletes all but the newest rollouts. Rollouts that have not ended are kept until they end.
-async fn prune(connection: &mut SqliteConnection, group_id: &str) -> Result<(), sqlx::Error> {
+async fn prune(connection: &mut SqliteConnection, group_id: &GroupId) -> Result<(), sqlx::Error> {
     sqlx::query(
         "DELETE FROM rollouts WHERE group_id = ?1 AND outcome IS NOT NULL AND seq <=
          (SELECT seq FROM rollouts WHERE group_id = ?1 ORDER BY seq DESC LIMIT 1 OFFSET ?2)",
     )
-    .bind(group_id)
+    .bind(group_id.as_str())
     .bind(ROLLOUTS_KEPT)
     .execute(&mut *connection)
     .await?;
@@ -274,7 +284,7 @@ async fn prune(connection: &mut SqliteConnection, group_id: &str) -> Result<(), 
         "DELETE FROM admissions WHERE group_id = ?1 AND outcome IS NOT NULL AND rollout NOT IN
          (SELECT id FROM rollouts WHERE group_id = ?1)",
     )
-    .bind(group_id)
+    .bind(group_id.as_str())
     .execute(&mut *connection)
     .await?;
     Ok(())
@@ -285,11 +295,11 @@ fn read(row: &SqliteRow) -> Result<RolloutRecord, sqlx::Error> {
     let revisions =
         serde_json::from_str(&revisions).map_err(|source| sqlx::Error::Decode(Box::new(source)))?;
     let rollout = Rollout {
-        group_id: row.try_get(0)?,
-        id: row.try_get(1)?,
+        group_id: id(row, 0)?,
+        id: rollout_number(row, 1)?,
         namespace: row.try_get(2)?,
         name: row.try_get(3)?,
-        release: row.try_get(4)?,
+        release: id(row, 4)?,
         revisions,
         started_at: row.try_get::<Micros, _>(6)?.0,
         previous: row.try_get(9)?,
@@ -298,6 +308,8 @@ fn read(row: &SqliteRow) -> Result<RolloutRecord, sqlx::Error> {
     let ended_at: Option<Micros> = row.try_get(8)?;
     Ok(RolloutRecord {
         rollout,
-        end: outcome.zip(ended_at.map(|at| at.0)),
+        end: outcome
+            .zip(ended_at)
+            .map(|(outcome, Micros(ended_at))| RolloutEnd { outcome, ended_at }),
     })
 }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use sqlx::{ConnectOptions, Connection};
+use starling_core::ids::GroupId;
 
 use super::database::BUSY;
 use super::journal::{GroupJournal, journals};
@@ -83,7 +84,7 @@ impl LedgerView {
     ///
     /// # Errors
     /// If the query failed.
-    pub async fn rollouts(&mut self, group_id: &str) -> Result<Vec<RolloutRecord>, LedgerError> {
+    pub async fn rollouts(&mut self, group_id: &GroupId) -> Result<Vec<RolloutRecord>, LedgerError> {
         rollouts::of_group(&mut self.connection, group_id)
             .await
             .map_err(|source| LedgerError::Read {

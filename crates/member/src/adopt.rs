@@ -2,9 +2,10 @@
 //! Sends no write.
 
 use serde_json::Value;
-use starling_core::apply::{ApplyReason, Record, Step};
+use starling_core::apply::{ApplyReason, ApplyStep, Record};
 use starling_core::object::RenderedObject;
 
+use super::apply::ApplyJob;
 use super::attempt::Attempt;
 use super::call::{Call, JSON, Operation};
 use super::error::MemberError;
@@ -24,7 +25,7 @@ pub(super) enum Adoption {
 
 /// Whether a write of an object may change nothing although its reason is a difference. A drift may be that between two
 /// stale reads, and an unconfirmed record is that of an attempt whose write may have succeeded.
-fn may_be_in_step(step: &Step<'_>, record: Option<&Record>) -> bool {
+fn may_be_in_step(step: &ApplyStep<'_>, record: Option<&Record>) -> bool {
     match step.reason {
         ApplyReason::Drifted => true,
         ApplyReason::Changed => record.is_some_and(|record| record.digest.is_empty()),
@@ -41,19 +42,19 @@ impl Member {
     /// dry runs exist.
     pub(super) async fn compare(
         &self,
-        owner: &str,
-        step: &Step<'_>,
+        job: ApplyJob<'_>,
+        step: &ApplyStep<'_>,
         record: Option<&Record>,
         path: &str,
         attempt: &Attempt,
     ) -> Result<Option<Adoption>, MemberError> {
         if step.reason == ApplyReason::Unknown {
-            return self.adopt(owner, step.object, path, attempt).await.map(Some);
+            return self.adopt(job, step.object, path, attempt).await.map(Some);
         }
         if !self.compares(step, record, attempt) {
             return Ok(None);
         }
-        match self.adopt(owner, step.object, path, attempt).await {
+        match self.adopt(job, step.object, path, attempt).await {
             Ok(adoption) => Ok(Some(adoption)),
             Err(error) if error.ends_attempt() => Err(error),
             Err(_) => Ok(None),
@@ -61,7 +62,7 @@ impl Member {
     }
 
     /// Whether an object is compared with the member before a write.
-    pub(super) fn compares(&self, step: &Step<'_>, record: Option<&Record>, attempt: &Attempt) -> bool {
+    pub(super) fn compares(&self, step: &ApplyStep<'_>, record: Option<&Record>, attempt: &Attempt) -> bool {
         let takes_number = self.numbers().is_some() && attempt.number.get().is_none();
         step.reason == ApplyReason::Unknown || (takes_number && may_be_in_step(step, record))
     }
@@ -70,7 +71,7 @@ impl Member {
     /// because only the member knows its defaults and its admission.
     pub(super) async fn adopt(
         &self,
-        owner: &str,
+        job: ApplyJob<'_>,
         object: &RenderedObject,
         path: &str,
         attempt: &Attempt,
@@ -87,7 +88,10 @@ impl Member {
             // object is applied again.
             return Ok(Adoption::InStep(metadata.record("")));
         }
-        if let Some(other) = metadata.live().owner.filter(|label| *label != owner) {
+        if let Some(other) = metadata.live().owner.filter(|label| *label != job.owner.as_str()) {
+            if job.siblings.has_given_up(other) {
+                return Ok(Adoption::Differs(metadata.resource_version));
+            }
             return Err(MemberError::OwnedByOther {
                 object: object.key.clone(),
                 by: format!("the owner {other}"),

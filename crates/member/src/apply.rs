@@ -8,23 +8,24 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use futures::FutureExt as _;
-use starling_core::apply::budget::{Approval, digest_of, is_approved};
+use starling_core::apply::ApprovedDeletions;
 use starling_core::apply::{
-    ApplyInput, ApplyPlan, Confirmation, Grace, Guard, HeldDeletions, Options, PruneBlocker, Record,
-    SiblingObjects, Step, left_over, never_prunes, plan,
+    ApplyInput, ApplyPlan, ApplyStep, Confirmation, Grace, Guard, HeldDeletions, Options, PruneBlocker,
+    Record, SiblingObjects, left_over, never_prunes, plan,
 };
 use starling_core::deletion_budget::Earlier;
-use starling_core::inventory::{Entry, Inventory};
+use starling_core::ids::OwnerLabel;
+use starling_core::inventory::{Inventory, InventoryEntry, Origin};
 use starling_core::object::{GroupKind, ObjectId, RenderedSet};
 use tokio::time::Instant;
 
 use super::attempt::Attempt;
 use super::batch::Batch;
-use super::budget::{BudgetRequest, Budgets, Refusal, count};
+use super::budget::{BudgetRequest, Budgets, DeletionRefusal, count};
 use super::definitions::Definitions;
 use super::error::MemberError;
-use super::outcome::ApplyOutcome;
-use super::prune::{Pruned, Removal};
+use super::outcome::{Applied, ApplyOutcome};
+use super::prune::{DeletionTarget, PendingDeletions, Pruned, RemovalMode};
 use super::siblings::Siblings;
 use super::transport::Member;
 use super::wait::Pauses;
@@ -33,19 +34,25 @@ use super::wait::Pauses;
 /// of the member meanwhile, which other Syncs need; a later attempt continues.
 const GONE: Duration = Duration::from_secs(10);
 
-/// What to apply, and what is known about the objects.
+/// The longest wait for the objects that are deleted last: definitions and other objects without content of their own
+/// are gone within a second.
+const SOON: Duration = Duration::from_secs(2);
+
+/// The objects to apply, and the knowledge about them.
 #[derive(Clone, Copy, Debug)]
 pub struct ApplyJob<'a> {
     /// The value of the owner label, which the bodies of `desired` carry already.
-    pub owner: &'a str,
+    pub owner: &'a OwnerLabel,
     /// The complete render.
     pub desired: &'a RenderedSet,
     /// The records of the last applies of this owner to this member.
     pub records: &'a BTreeMap<ObjectId, Record>,
-    /// What [`Member::find_drift`] found.
+    /// The findings of [`Member::find_drift`].
     pub drifted: &'a BTreeSet<ObjectId>,
     /// Objects that other owners keep, with the owner. They are not written.
     pub kept: &'a BTreeMap<ObjectId, String>,
+    /// Objects that other owners had until now, with these owners. Their inventories say where the objects come from.
+    pub former: &'a BTreeMap<ObjectId, BTreeSet<OwnerLabel>>,
     /// Whether every object is compared with the member, whatever its record says.
     pub compare: bool,
     /// Whether objects that are no longer rendered are deleted.
@@ -58,7 +65,7 @@ pub struct ApplyJob<'a> {
     pub recreate: bool,
     /// The Syncs that may take over objects that left the render.
     pub siblings: &'a dyn Siblings,
-    /// What the Sync deleted within the window.
+    /// The deletions of the Sync within the window.
     pub earlier: Earlier<'a>,
     /// The deletion budgets.
     pub budgets: &'a dyn Budgets,
@@ -66,8 +73,8 @@ pub struct ApplyJob<'a> {
     pub confirm: &'a BTreeSet<GroupKind>,
     /// The time between the first render that lacks an object and its deletion.
     pub grace: Grace<'a>,
-    /// What approves deletions.
-    pub approval: Approval<'a>,
+    /// The approvals of deletions.
+    pub approval: ApprovedDeletions<'a>,
     /// No request starts or waits beyond this.
     pub deadline: Instant,
 }
@@ -80,7 +87,8 @@ impl Member {
     pub async fn apply(&self, job: ApplyJob<'_>) -> ApplyOutcome {
         let attempt = Attempt::until(job.deadline);
         let mut outcome = ApplyOutcome::default();
-        if let Err(error) = self.run(job, &attempt, &mut outcome).await {
+        let member = self.keeping(&job.desired.secrets);
+        if let Err(error) = member.run(job, &attempt, &mut outcome).await {
             outcome.interrupted = Some(error);
         }
         outcome.sort();
@@ -96,12 +104,22 @@ impl Member {
         let before = self.hold_inventory(job.owner, attempt).await?;
         outcome.inventory.clone_from(&before);
         let siblings = siblings_objects(job, &before).await;
-        let asking = self.asking(job, &before, &siblings, attempt).await?;
+        let pending = self
+            .left_behind(
+                job.owner,
+                job.desired,
+                options_of(job),
+                &before,
+                &siblings,
+                attempt,
+            )
+            .await?;
         let confirmation = Confirmation {
             kinds: job.confirm,
-            objects: &asking,
+            objects: &pending.asking,
         };
-        let plan = plan_of(job, &before, &siblings, confirmation);
+        let begun = pending.begun();
+        let plan = plan_of(job, &before, &siblings, &begun, confirmation);
         outcome.skipped = plan.skipped.len();
         outcome.prune_blocker.clone_from(&plan.prune_blocker);
         outcome.left_alone = plan.left_alone.iter().map(|key| (*key).clone()).collect();
@@ -118,8 +136,9 @@ impl Member {
         // written object, the records have the UIDs, and the next attempt finds deleted objects gone.
         self.write_objects(job, &plan, confirmation, attempt, outcome)
             .await?;
+        self.keep_origins(job, attempt, outcome).await;
         let mut claim = plan.claim;
-        if let Some(PruneBlocker::Stopped(_)) = &outcome.prune_blocker {
+        if let Some(PruneBlocker::Stopped(_) | PruneBlocker::NotGone(_)) = &outcome.prune_blocker {
             // The target is applied, and only the inventory says that something is left to delete.
             let waiting = plan.prune.into_iter().flat_map(|(_, entries)| entries);
             for entry in job.grace.begin(waiting.collect(), &before) {
@@ -153,31 +172,39 @@ impl Member {
             return Ok(());
         }
         let owner = job.owner;
-        self.prune_phase(owner, &plan.handed_over, Removal::HandOver, attempt, outcome)
+        self.prune_phase(owner, &plan.handed_over, RemovalMode::HandOver, attempt, outcome)
             .await?;
-        self.prune_phase(owner, &plan.undeleted, Removal::Release, attempt, outcome)
+        self.prune_phase(owner, &plan.undeleted, RemovalMode::Release, attempt, outcome)
             .await?;
-        outcome.undeleted = std::mem::take(&mut outcome.let_go);
-        self.prune_phase(owner, &plan.let_go, Removal::LetGo, attempt, outcome)
-            .await?;
+        outcome.undeleted = std::mem::take(&mut outcome.relinquished);
+        self.prune_phase(
+            owner,
+            &plan.relinquished,
+            RemovalMode::Relinquish,
+            attempt,
+            outcome,
+        )
+        .await?;
         if !self.may_prune(job, plan, confirmation, attempt, outcome).await? {
             return Ok(());
         }
         let steps = plan.prune.len();
         for (index, (_, entries)) in plan.prune.iter().enumerate() {
-            let (asking, others): (Vec<Entry>, Vec<Entry>) = entries
+            let (asking, others): (Vec<InventoryEntry>, Vec<InventoryEntry>) = entries
                 .iter()
                 .cloned()
                 .partition(|entry| confirmation.objects.contains(&entry.key));
             for (entries, confirmed) in [(asking, true), (others, false)] {
-                let removal = Removal::Delete { confirmed };
+                let removal = RemovalMode::Delete { confirmed };
                 self.prune_phase(owner, &entries, removal, attempt, outcome)
                     .await?;
             }
             if index + 1 < steps {
                 self.await_gone(owner, entries, attempt, outcome).await?;
+            } else {
+                self.await_last(owner, entries, attempt, outcome).await?;
             }
-            // What comes after may be what these objects need to go.
+            // These objects may need the later ones to go.
             if !outcome.failures.is_empty() {
                 break;
             }
@@ -185,23 +212,26 @@ impl Member {
         Ok(())
     }
 
-    /// Finds the objects to prune that ask for an approval. They may have left git, so the member is asked.
-    async fn asking(
+    /// Finds the objects that left git, and which of them ask for an approval or are being deleted already. The member
+    /// is asked, because only it knows.
+    pub(super) async fn left_behind(
         &self,
-        job: ApplyJob<'_>,
+        owner: &OwnerLabel,
+        desired: &RenderedSet,
+        options: Options,
         inventory: &Inventory,
         siblings: &SiblingObjects,
         attempt: &Attempt,
-    ) -> Result<BTreeSet<ObjectId>, MemberError> {
+    ) -> Result<PendingDeletions, MemberError> {
         let SiblingObjects::Known(siblings) = siblings else {
-            return Ok(BTreeSet::new());
+            return Ok(PendingDeletions::default());
         };
-        if never_prunes(job.desired, options_of(job)).is_some() {
-            return Ok(BTreeSet::new());
+        if never_prunes(desired, options).is_some() {
+            return Ok(PendingDeletions::default());
         }
-        let mut left = left_over(inventory, job.desired);
+        let mut left = left_over(inventory, desired);
         left.retain(|entry| !siblings.contains(&entry.key));
-        Ok(self.doomed(job.owner, &left, attempt).await?.asking)
+        self.pending_deletions(owner, &left, attempt).await
     }
 
     /// Counts the objects to prune against the deletion budgets. Returns whether they may be deleted.
@@ -213,21 +243,22 @@ impl Member {
         attempt: &Attempt,
         outcome: &mut ApplyOutcome,
     ) -> Result<bool, MemberError> {
-        let doomed: Vec<Entry> = plan
+        let to_delete: Vec<InventoryEntry> = plan
             .prune
             .iter()
             .flat_map(|(_, entries)| entries.clone())
             .collect();
-        if doomed.is_empty() {
+        if to_delete.is_empty() {
             return Ok(true);
         }
-        let digest = digest_of(job.approval.target, &doomed);
-        let approved = is_approved(job.approval.approved, &digest).then_some(&*digest);
-        let found = self.doomed(job.owner, &doomed, attempt).await?;
+        let subject = job.approval.subject;
+        let digest = subject.digest(&to_delete);
+        let approved = job.approval.digests.contain(&digest).then_some(&*digest);
+        let found = self.pending_deletions(job.owner, &to_delete, attempt).await?;
         if found.begin.is_empty() {
             return Ok(true);
         }
-        let list: Vec<ObjectId> = doomed.iter().map(|entry| entry.key.clone()).collect();
+        let list: Vec<ObjectId> = to_delete.iter().map(|entry| entry.key.clone()).collect();
         let request = BudgetRequest {
             list: &list,
             begin: &found.begin,
@@ -236,16 +267,15 @@ impl Member {
         };
         let blocker = match count(job.budgets, request, job.deadline).await {
             Ok(()) => return Ok(true),
-            Err(Refusal::NotCounted(why)) => PruneBlocker::NotCounted(why),
-            Err(Refusal::Stopped(why)) => PruneBlocker::Stopped(why),
-            Err(Refusal::Held(excess)) => {
+            Err(DeletionRefusal::NotCounted(why)) => PruneBlocker::NotCounted(why),
+            Err(DeletionRefusal::Stopped(why)) => PruneBlocker::Stopped(why),
+            Err(DeletionRefusal::Held(excess)) => {
                 let of = outcome
                     .inventory
                     .iter()
                     .filter(|(_, uid)| !uid.is_empty())
                     .count();
-                let target = job.approval.target;
-                let held = HeldDeletions::new(target, &doomed, of, confirmation, Some(excess));
+                let held = HeldDeletions::new(subject, &to_delete, of, confirmation, Some(excess));
                 PruneBlocker::Budget(held)
             }
         };
@@ -257,16 +287,60 @@ impl Member {
     /// in the inventory.
     async fn await_gone(
         &self,
-        owner: &str,
-        entries: &[Entry],
+        owner: &OwnerLabel,
+        entries: &[InventoryEntry],
         attempt: &Attempt,
         outcome: &mut ApplyOutcome,
     ) -> Result<(), MemberError> {
-        let deleted: BTreeSet<&ObjectId> = outcome.deleted.iter().collect();
-        let deleted = entries.iter().filter(|entry| deleted.contains(&entry.key));
-        let mut waiting: Vec<&Entry> = deleted.collect();
-        let mut pauses = Pauses::at_most(GONE, attempt);
-        loop {
+        let (existing, gone) = self.gone_within(GONE, owner, entries, attempt, outcome).await?;
+        outcome.deleted.extend(gone);
+        for (key, target) in existing {
+            let error = MemberError::Terminating {
+                object: key.clone(),
+                finalizers: target.finalizers,
+            };
+            outcome.failures.push((key, error));
+        }
+        outcome.deleting = 0;
+        Ok(())
+    }
+
+    /// Waits a moment for the objects of the last step. Nothing of this attempt comes after them, so one that is not
+    /// gone is no failure: it stays in the inventory, and what a later attempt deletes waits for it.
+    async fn await_last(
+        &self,
+        owner: &OwnerLabel,
+        entries: &[InventoryEntry],
+        attempt: &Attempt,
+        outcome: &mut ApplyOutcome,
+    ) -> Result<(), MemberError> {
+        let (existing, gone) = self.gone_within(SOON, owner, entries, attempt, outcome).await?;
+        outcome.deleting = outcome.deleting.saturating_sub(gone.len());
+        outcome.deleted.extend(gone);
+        outcome.terminating = existing.into_iter().map(|(key, _)| key).collect();
+        // Deletions that are held or stopped have a reason of their own.
+        outcome.prune_blocker = outcome.prune_blocker.take().or(not_gone(outcome));
+        Ok(())
+    }
+
+    /// Takes the objects of a step that wait for their finalizers, and returns those that exist after a wait, and those
+    /// that are gone.
+    async fn gone_within(
+        &self,
+        limit: Duration,
+        owner: &OwnerLabel,
+        entries: &[InventoryEntry],
+        attempt: &Attempt,
+        outcome: &mut ApplyOutcome,
+    ) -> Result<(Vec<(ObjectId, DeletionTarget)>, Vec<ObjectId>), MemberError> {
+        let begun: BTreeSet<ObjectId> = std::mem::take(&mut outcome.terminating).into_iter().collect();
+        let mut waiting: Vec<&InventoryEntry> = entries
+            .iter()
+            .filter(|entry| begun.contains(&entry.key))
+            .collect();
+        let mut pauses = Pauses::at_most(limit, attempt);
+        let mut gone = Vec::new();
+        while !waiting.is_empty() {
             let mut batch = Batch::new(self.limits().concurrency);
             for entry in waiting {
                 batch
@@ -276,24 +350,51 @@ impl Member {
             let finished = batch.finish().await;
             let mut existing = Vec::new();
             for (entry, result) in finished.results {
-                existing.extend(result?.map(|target| (entry, target)));
+                match result? {
+                    Some(target) => existing.push((entry, target)),
+                    None => gone.push(entry.key.clone()),
+                }
             }
             finished.end.map_or(Ok(()), Err)?;
-            if existing.is_empty() {
-                return Ok(());
-            }
-            if !pauses.pause().await {
-                for (entry, target) in existing {
-                    outcome.deleted.retain(|key| *key != entry.key);
-                    let error = MemberError::Terminating {
-                        object: entry.key.clone(),
-                        finalizers: target.finalizers,
-                    };
-                    outcome.failures.push((entry.key.clone(), error));
-                }
-                return Ok(());
+            if !existing.is_empty() && !pauses.pause().await {
+                let existing = existing.into_iter();
+                return Ok((
+                    existing
+                        .map(|(entry, target)| (entry.key.clone(), target))
+                        .collect(),
+                    gone,
+                ));
             }
             waiting = existing.into_iter().map(|(entry, _)| entry).collect();
+        }
+        Ok((Vec::new(), gone))
+    }
+
+    /// Takes the origins of objects that were handed over from the inventories of their former owners: the first apply
+    /// of this owner found them there, whoever created them. An inventory that cannot be read leaves them adopted, as
+    /// does a line about another object of that name.
+    async fn keep_origins(&self, job: ApplyJob<'_>, attempt: &Attempt, outcome: &mut ApplyOutcome) {
+        let is_new = |applied: &&mut Applied| applied.origin != Origin::Unknown;
+        let mut known: BTreeMap<&str, Option<Inventory>> = BTreeMap::new();
+        for applied in outcome.applied.iter_mut().filter(is_new) {
+            let mut origins = BTreeSet::new();
+            for owner in job.former.get(&applied.key).into_iter().flatten() {
+                if !known.contains_key(owner.as_str()) {
+                    let read = self.read_inventory(owner, attempt.deadline).await;
+                    known.insert(owner.as_str(), read.ok());
+                }
+                let inventory = known.get(owner.as_str()).and_then(Option::as_ref);
+                let listed = inventory.and_then(|inventory| inventory.entry(&applied.key));
+                let listed = listed.map(|entry| entry.listed);
+                let listed = listed.filter(|listed| listed.uid == applied.record.uid);
+                origins.extend(listed.map(|listed| listed.origin == Origin::Created));
+            }
+            // An object that one of them adopted is never deleted.
+            match (origins.contains(&false), origins.contains(&true)) {
+                (true, _) => applied.origin = Origin::Adopted,
+                (false, true) => applied.origin = Origin::Created,
+                (false, false) => {}
+            }
         }
     }
 
@@ -306,10 +407,10 @@ impl Member {
     ) -> Result<(), MemberError> {
         let mut owned = claim;
         owned.extend(outcome.applied.iter().map(|applied| {
-            Entry::new(applied.key.clone(), applied.record.uid.clone()).with_origin(applied.origin)
+            InventoryEntry::new(applied.key.clone(), applied.record.uid.clone()).with_origin(applied.origin)
         }));
         let left = outcome.deleted.iter().chain(&outcome.released);
-        for key in left.chain(&outcome.let_go).chain(&outcome.undeleted) {
+        for key in left.chain(&outcome.relinquished).chain(&outcome.undeleted) {
             owned.remove(key);
         }
         self.write_held(&owned, attempt).await?;
@@ -322,7 +423,7 @@ impl Member {
     async fn apply_phase(
         &self,
         job: ApplyJob<'_>,
-        steps: &[&Step<'_>],
+        steps: &[&ApplyStep<'_>],
         attempt: &Attempt,
         outcome: &mut ApplyOutcome,
     ) -> Result<(), MemberError> {
@@ -345,9 +446,9 @@ impl Member {
     /// Prunes the entries of one phase concurrently.
     async fn prune_phase(
         &self,
-        owner: &str,
-        entries: &[Entry],
-        removal: Removal,
+        owner: &OwnerLabel,
+        entries: &[InventoryEntry],
+        removal: RemovalMode,
         attempt: &Attempt,
         outcome: &mut ApplyOutcome,
     ) -> Result<(), MemberError> {
@@ -359,9 +460,14 @@ impl Member {
         let finished = batch.finish().await;
         for (key, result) in finished.results {
             match result {
-                Ok(Pruned::Deleted | Pruned::Terminating) => outcome.deleted.push(key.clone()),
+                Ok(Pruned::Deleted) => outcome.deleted.push(key.clone()),
+                Ok(Pruned::Terminating) => outcome.terminating.push(key.clone()),
+                Ok(Pruned::Deleting) => {
+                    outcome.terminating.push(key.clone());
+                    outcome.deleting += 1;
+                }
                 Ok(Pruned::Released) => outcome.released.push(key.clone()),
-                Ok(Pruned::LetGo) => outcome.let_go.push(key.clone()),
+                Ok(Pruned::Relinquished) => outcome.relinquished.push(key.clone()),
                 // The entry stays until the other Sync has adopted the object. If that never happens, Starling still
                 // owns the object.
                 Ok(Pruned::HandedOver) => outcome.handed_over.push(key.clone()),
@@ -370,6 +476,16 @@ impl Member {
         }
         finished.end.map_or(Ok(()), Err)
     }
+}
+
+/// Returns why a prune is not complete although all its deletes were sent.
+fn not_gone(outcome: &ApplyOutcome) -> Option<PruneBlocker> {
+    let first = outcome.terminating.first()?;
+    let others = match outcome.terminating.len() - 1 {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    Some(PruneBlocker::NotGone(format!("{first}{others}")))
 }
 
 fn owned_by_other(key: &ObjectId, by: &str) -> (ObjectId, MemberError) {
@@ -401,6 +517,7 @@ fn plan_of<'a>(
     job: ApplyJob<'a>,
     inventory: &'a Inventory,
     siblings: &'a SiblingObjects,
+    begun: &'a BTreeSet<ObjectId>,
     confirmation: Confirmation<'a>,
 ) -> ApplyPlan<'a> {
     let observed = ApplyInput {
@@ -412,6 +529,7 @@ fn plan_of<'a>(
         compare: job.compare,
         guard: Guard {
             siblings,
+            begun,
             earlier: job.earlier,
             confirmation,
             grace: job.grace,

@@ -11,10 +11,10 @@ use tokio::time::Instant;
 
 /// Deletions that may not be sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Refusal {
-    /// They exceed a budget.
+pub enum DeletionRefusal {
+    /// The deletions exceed a budget.
     Held(Excess),
-    /// They cannot be counted, for this reason.
+    /// The deletions cannot be counted, for this reason.
     NotCounted(String),
     /// The group deletes nothing now, for this reason.
     Stopped(String),
@@ -40,7 +40,7 @@ pub trait Budgets: Debug + Send + Sync {
 
     /// Counts deletions, without those that were allowed before. A list whose digest is approved is allowed and not
     /// counted, and its approval is used up. Returns after this is durable.
-    fn count<'a>(&'a self, request: BudgetRequest<'a>) -> BoxFuture<'a, Result<(), Refusal>>;
+    fn count<'a>(&'a self, request: BudgetRequest<'a>) -> BoxFuture<'a, Result<(), DeletionRefusal>>;
 }
 
 /// Counts deletions within the deadline of an attempt: the request may wait for others.
@@ -48,9 +48,9 @@ pub(super) async fn count(
     budgets: &dyn Budgets,
     request: BudgetRequest<'_>,
     deadline: Instant,
-) -> Result<(), Refusal> {
+) -> Result<(), DeletionRefusal> {
     let counted = tokio::time::timeout_at(deadline, budgets.count(request)).await;
-    counted.unwrap_or_else(|_| Err(Refusal::NotCounted("timed out".to_owned())))
+    counted.unwrap_or_else(|_| Err(DeletionRefusal::NotCounted("timed out".to_owned())))
 }
 
 /// No budgets: the deletions were counted before, or need not be.
@@ -62,7 +62,7 @@ impl Budgets for NoBudgets {
         Granted::default()
     }
 
-    fn count<'a>(&'a self, _: BudgetRequest<'a>) -> BoxFuture<'a, Result<(), Refusal>> {
+    fn count<'a>(&'a self, _: BudgetRequest<'a>) -> BoxFuture<'a, Result<(), DeletionRefusal>> {
         async { Ok(()) }.boxed()
     }
 }

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserialize;
-use starling_core::apply::Step;
+use starling_core::apply::ApplyStep;
 use starling_core::object::{GroupKind, ObjectId, RenderedObject, RenderedSet};
 
 use super::attempt::Attempt;
@@ -89,7 +89,7 @@ enum Progress {
 
 impl<'a> Definitions<'a> {
     /// Returns the definitions of `desired` whose kinds occur in `steps`.
-    pub(super) fn needed<'s>(desired: &'a RenderedSet, steps: impl Iterator<Item = &'s Step<'a>>) -> Self
+    pub(super) fn needed<'s>(desired: &'a RenderedSet, steps: impl Iterator<Item = &'s ApplyStep<'a>>) -> Self
     where
         'a: 's,
     {
@@ -104,7 +104,7 @@ impl<'a> Definitions<'a> {
     }
 
     /// Returns the definition that a step has to wait for.
-    fn awaited(&self, step: &Step<'_>) -> Option<&'a RenderedObject> {
+    fn awaited(&self, step: &ApplyStep<'_>) -> Option<&'a RenderedObject> {
         let kind = step.object.key.group_kind();
         (!self.established.contains(&kind))
             .then(|| self.needed.get(&kind).copied())
@@ -131,9 +131,9 @@ impl Member {
     pub(super) fn partition<'s, 'a>(
         &self,
         definitions: &Definitions<'a>,
-        steps: &'s [Step<'a>],
+        steps: &'s [ApplyStep<'a>],
         outcome: &ApplyOutcome,
-    ) -> (Vec<&'s Step<'a>>, Vec<&'s Step<'a>>) {
+    ) -> (Vec<&'s ApplyStep<'a>>, Vec<&'s ApplyStep<'a>>) {
         steps.iter().partition(|step| {
             let Some(definition) = definitions.awaited(step) else {
                 return true;
@@ -148,10 +148,10 @@ impl Member {
     pub(super) async fn await_definitions<'s, 'a>(
         &self,
         definitions: &mut Definitions<'a>,
-        steps: Vec<&'s Step<'a>>,
+        steps: Vec<&'s ApplyStep<'a>>,
         attempt: &Attempt,
         outcome: &mut ApplyOutcome,
-    ) -> Result<Vec<&'s Step<'a>>, MemberError> {
+    ) -> Result<Vec<&'s ApplyStep<'a>>, MemberError> {
         let mut ready = Vec::new();
         for step in steps {
             let Some(definition) = definitions.awaited(step) else {
@@ -187,7 +187,7 @@ impl Member {
     async fn await_definition(
         &self,
         definition: &RenderedObject,
-        step: &Step<'_>,
+        step: &ApplyStep<'_>,
         pauses: &mut Pauses,
         attempt: &Attempt,
     ) -> Result<Option<String>, MemberError> {

@@ -8,33 +8,33 @@
 use std::collections::BTreeSet;
 
 use futures::FutureExt as _;
-use starling_core::apply::budget::{digest_of, is_approved};
-use starling_core::apply::{Confirmation, HeldDeletions, by_step, is_let_go};
-use starling_core::deletion_approval::ENDING;
-use starling_core::inventory::{Entry, Inventory};
+use starling_core::apply::ApprovedDeletions;
+use starling_core::apply::{Confirmation, HeldDeletions, by_step, is_relinquished};
+use starling_core::ids::OwnerLabel;
+use starling_core::inventory::{Inventory, InventoryEntry};
 use starling_core::object::{GroupKind, ObjectId};
 use tokio::time::Instant;
 
 use super::attempt::Attempt;
 use super::batch::Batch;
-use super::budget::{BudgetRequest, Budgets, Refusal, count};
+use super::budget::{BudgetRequest, Budgets, DeletionRefusal, count};
 use super::error::MemberError;
-use super::prune::{Pruned, Removal};
+use super::prune::{Pruned, RemovalMode};
 use super::transport::Member;
 
-/// What to delete.
+/// The objects to delete, and the rules for it.
 #[derive(Clone, Copy, Debug)]
 pub struct DeleteJob<'a> {
     /// The value of the owner label.
-    pub owner: &'a str,
+    pub owner: &'a OwnerLabel,
     /// Objects that siblings have applied or are about to apply: they are not deleted.
     pub siblings: &'a BTreeSet<ObjectId>,
     /// The deletion budgets.
     pub budgets: &'a dyn Budgets,
     /// The kinds that an operator added to those whose deletion requires an approval.
     pub confirm: &'a BTreeSet<GroupKind>,
-    /// The digests of deletions that a user approved.
-    pub approved: &'a str,
+    /// The approvals of the deletions.
+    pub approval: ApprovedDeletions<'a>,
     /// No request starts or waits beyond this.
     pub deadline: Instant,
 }
@@ -49,7 +49,7 @@ pub struct DeleteOutcome {
     pub released: Vec<ObjectId>,
     /// Objects that were given up and not deleted, ordered by key: they were there before Starling, and their deletion
     /// would require an approval.
-    pub let_go: Vec<ObjectId>,
+    pub relinquished: Vec<ObjectId>,
     /// Objects that are deleted and wait for their finalizers, ordered by key.
     pub terminating: Vec<ObjectId>,
     /// Objects that could not be deleted, ordered by key. One of them does not stop the others of its step.
@@ -58,6 +58,8 @@ pub struct DeleteOutcome {
     pub held: Option<HeldDeletions>,
     /// Why the deletions cannot be counted against the deletion budgets: nothing was deleted.
     pub not_counted: Option<String>,
+    /// Why the group deletes nothing now: nothing was deleted.
+    pub stopped: Option<String>,
     /// Why the attempt ended early. Objects in none of the lists were not attempted.
     pub interrupted: Option<MemberError>,
 }
@@ -71,6 +73,7 @@ impl DeleteOutcome {
             && self.interrupted.is_none()
             && self.held.is_none()
             && self.not_counted.is_none()
+            && self.stopped.is_none()
     }
 }
 
@@ -78,7 +81,7 @@ impl DeleteOutcome {
 enum Removed {
     Gone,
     Released,
-    LetGo,
+    Relinquished,
     Terminating,
 }
 
@@ -93,7 +96,7 @@ impl Member {
         }
         outcome.deleted.sort();
         outcome.released.sort();
-        outcome.let_go.sort();
+        outcome.relinquished.sort();
         outcome.terminating.sort();
         outcome.failures.sort_by(|a, b| a.0.cmp(&b.0));
         outcome
@@ -116,14 +119,14 @@ impl Member {
         for (_, entries) in by_step(inventory.entries()) {
             self.delete_step(job, &entries, confirmation, attempt, outcome)
                 .await?;
-            // What comes after may be what these objects need to go.
+            // These objects may need the later ones to go.
             if !outcome.failures.is_empty() || !outcome.terminating.is_empty() {
                 break;
             }
         }
         let mut remaining = inventory;
         let left = outcome.deleted.iter().chain(&outcome.released);
-        for key in left.chain(&outcome.let_go) {
+        for key in left.chain(&outcome.relinquished) {
             remaining.remove(key);
         }
         self.write_held(&remaining, attempt).await
@@ -143,29 +146,31 @@ impl Member {
             ..Confirmation::default()
         };
         let entries = inventory.entries();
-        let entries: Vec<Entry> = entries
-            .filter(|entry| !job.siblings.contains(&entry.key) && !is_let_go(entry, of_kind))
+        let entries: Vec<InventoryEntry> = entries
+            .filter(|entry| !job.siblings.contains(&entry.key) && !is_relinquished(entry, of_kind))
             .collect();
-        let mut found = self.doomed(job.owner, &entries, attempt).await?;
+        let mut found = self.pending_deletions(job.owner, &entries, attempt).await?;
         let asking = std::mem::take(&mut found.asking);
         let confirmation = Confirmation {
             kinds: job.confirm,
             objects: &asking,
         };
         // Only the member says which objects ask for an approval.
-        let let_go: BTreeSet<ObjectId> = entries
+        let relinquished: BTreeSet<ObjectId> = entries
             .iter()
-            .filter(|entry| is_let_go(entry, confirmation))
+            .filter(|entry| is_relinquished(entry, confirmation))
             .map(|entry| entry.key.clone())
             .collect();
-        found.entries.retain(|entry| !let_go.contains(&entry.key));
-        found.begin.retain(|key| !let_go.contains(key));
+        found.entries.retain(|entry| !relinquished.contains(&entry.key));
+        found.begin.retain(|key| !relinquished.contains(key));
         if found.begin.is_empty() {
             return Ok(Some(asking));
         }
-        let held = |excess| HeldDeletions::new(ENDING, &found.entries, inventory.len(), confirmation, excess);
-        let digest = digest_of(ENDING, &found.entries);
-        let approved = is_approved(job.approved, &digest).then_some(&*digest);
+        let subject = job.approval.subject;
+        let held =
+            |excess| HeldDeletions::new(subject, &found.entries, inventory.len(), confirmation, excess);
+        let digest = subject.digest(&found.entries);
+        let approved = job.approval.digests.contain(&digest).then_some(&*digest);
         let granted = job.budgets.granted();
         let mut begin = found.begin.iter();
         let asks = |key: &ObjectId| confirmation.is_required_at_the_end(key) && !granted.is_approved(key);
@@ -182,8 +187,9 @@ impl Member {
         };
         match count(job.budgets, request, job.deadline).await {
             Ok(()) => return Ok(Some(asking)),
-            Err(Refusal::NotCounted(why) | Refusal::Stopped(why)) => outcome.not_counted = Some(why),
-            Err(Refusal::Held(excess)) => outcome.held = Some(held(Some(excess))),
+            Err(DeletionRefusal::NotCounted(why)) => outcome.not_counted = Some(why),
+            Err(DeletionRefusal::Stopped(why)) => outcome.stopped = Some(why),
+            Err(DeletionRefusal::Held(excess)) => outcome.held = Some(held(Some(excess))),
         }
         Ok(None)
     }
@@ -191,7 +197,7 @@ impl Member {
     async fn delete_step(
         &self,
         job: DeleteJob<'_>,
-        entries: &[Entry],
+        entries: &[InventoryEntry],
         confirmation: Confirmation<'_>,
         attempt: &Attempt,
         outcome: &mut DeleteOutcome,
@@ -199,11 +205,11 @@ impl Member {
         let mut batch = Batch::new(self.limits().concurrency);
         for entry in entries {
             let removal = if job.siblings.contains(&entry.key) {
-                Removal::HandOver
-            } else if is_let_go(entry, confirmation) {
-                Removal::LetGo
+                RemovalMode::HandOver
+            } else if is_relinquished(entry, confirmation) {
+                RemovalMode::Relinquish
             } else {
-                Removal::Delete {
+                RemovalMode::Delete {
                     confirmed: confirmation.objects.contains(&entry.key),
                 }
             };
@@ -215,7 +221,7 @@ impl Member {
             match result {
                 Ok(Removed::Gone) => outcome.deleted.push(key.clone()),
                 Ok(Removed::Released) => outcome.released.push(key.clone()),
-                Ok(Removed::LetGo) => outcome.let_go.push(key.clone()),
+                Ok(Removed::Relinquished) => outcome.relinquished.push(key.clone()),
                 Ok(Removed::Terminating) => outcome.terminating.push(key.clone()),
                 Err(error) => outcome.failures.push((key.clone(), error)),
             }
@@ -223,23 +229,19 @@ impl Member {
         finished.end.map_or(Ok(()), Err)
     }
 
-    /// Deletes one object and checks whether it is gone: for some kinds, the response to a delete does not say so.
+    /// Deletes one object.
     async fn remove_object(
         &self,
-        owner: &str,
-        entry: &Entry,
-        removal: Removal,
+        owner: &OwnerLabel,
+        entry: &InventoryEntry,
+        removal: RemovalMode,
         attempt: &Attempt,
     ) -> Result<Removed, MemberError> {
-        match self.prune_object(owner, entry, removal, attempt).await? {
-            Pruned::Released | Pruned::HandedOver => return Ok(Removed::Released),
-            Pruned::LetGo => return Ok(Removed::LetGo),
-            Pruned::Terminating => return Ok(Removed::Terminating),
-            Pruned::Deleted => {}
-        }
-        Ok(match self.prunable(owner, entry, attempt).await? {
-            None => Removed::Gone,
-            Some(_) => Removed::Terminating,
+        Ok(match self.prune_object(owner, entry, removal, attempt).await? {
+            Pruned::Released | Pruned::HandedOver => Removed::Released,
+            Pruned::Relinquished => Removed::Relinquished,
+            Pruned::Terminating | Pruned::Deleting => Removed::Terminating,
+            Pruned::Deleted => Removed::Gone,
         })
     }
 }

@@ -7,6 +7,7 @@ use starling_api::OWNER_LABEL;
 use starling_core::apply::Record;
 use starling_core::fields::FieldSet;
 use starling_core::health::counts;
+use starling_core::ids::OwnerLabel;
 use starling_core::object::{GroupKind, ObjectId};
 use tokio::time::Instant;
 
@@ -43,7 +44,7 @@ pub struct DriftReport {
     /// Objects with the annotation that disables reconciliation. They are in none of the other lists.
     pub left_alone: BTreeSet<ObjectId>,
     /// Objects with the label of another owner, and that owner.
-    pub foreign: BTreeMap<ObjectId, String>,
+    pub foreign: BTreeMap<ObjectId, OwnerLabel>,
     /// Objects that Starling has applied for the owner, and that have no record: a member that was set back to a state
     /// from before a prune has them again, and their lines in the inventory.
     pub unrecorded: BTreeSet<ObjectId>,
@@ -73,7 +74,7 @@ impl DriftReport {
 enum Finding {
     Drifted(Option<(FieldSet, Vec<Manager>)>),
     LeftAlone,
-    Foreign(String),
+    Foreign(OwnerLabel),
 }
 
 /// The result for the objects of one kind.
@@ -107,7 +108,7 @@ impl Member {
     /// that is missing from the list.
     pub async fn find_drift(
         &self,
-        owner: &str,
+        owner: &OwnerLabel,
         records: &BTreeMap<ObjectId, Record>,
         deadline: Instant,
     ) -> DriftReport {
@@ -150,7 +151,7 @@ impl Member {
 
     async fn find_drift_of_kind<'a>(
         &self,
-        owner: &str,
+        owner: &OwnerLabel,
         GroupKind { group, kind }: &GroupKind,
         known: &Known<'a>,
         attempt: &Attempt,
@@ -183,7 +184,7 @@ impl Member {
     /// Lists each namespace that has objects of the owner.
     async fn list_namespaces<'a>(
         &self,
-        owner: &str,
+        owner: &OwnerLabel,
         kind: &str,
         resource: &Resource,
         known: &Known<'a>,
@@ -205,7 +206,7 @@ impl Member {
     /// Lists, and restarts if the list expired between two pages: parts of two lists would miss objects between them.
     async fn list_restarting<'a>(
         &self,
-        owner: &str,
+        owner: &OwnerLabel,
         kind: &str,
         resource: &Resource,
         namespace: Option<&str>,
@@ -231,7 +232,7 @@ impl Member {
     /// Reads all pages. Returns the findings, and the records of objects that the list does not contain.
     async fn list_drift<'a>(
         &self,
-        owner: &str,
+        owner: &OwnerLabel,
         kind: &str,
         resource: &Resource,
         namespace: Option<&str>,
@@ -297,7 +298,7 @@ impl Member {
     /// pages.
     async fn check_object(
         &self,
-        owner: &str,
+        owner: &OwnerLabel,
         resource: &Resource,
         key: &ObjectId,
         record: &Record,
@@ -329,12 +330,12 @@ fn position(known: &Known<'_>, metadata: &Metadata<'_>) -> Option<usize> {
 }
 
 /// Compares an object with its record; `None` if it is in step.
-fn finding(owner: &str, metadata: &Metadata<'_>, record: &Record) -> Option<Finding> {
+fn finding(owner: &OwnerLabel, metadata: &Metadata<'_>, record: &Record) -> Option<Finding> {
     if metadata.is_left_alone() {
         return Some(Finding::LeftAlone);
     }
     match metadata.live().owner {
-        Some(label) if label != owner => return Some(Finding::Foreign(label.to_owned())),
+        Some(label) if label != owner.as_str() => return Some(Finding::Foreign(OwnerLabel::new(label))),
         Some(_) => {}
         None => return Some(drifted(metadata)),
     }

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use starling_core::apply::RecreationObstacle;
 use starling_core::inventory::format::FormatError;
 use starling_core::object::ObjectId;
 use thiserror::Error;
@@ -22,7 +23,7 @@ pub enum MemberError {
     Client {
         /// The address of the API server.
         server: String,
-        /// What is wrong.
+        /// The error in it.
         #[source]
         source: BoxError,
     },
@@ -104,14 +105,14 @@ pub enum MemberError {
         message: String,
     },
     /// 422: a changed field is immutable.
-    #[error("{request}: a field is immutable: {message}; {advice}")]
+    #[error("{request}: a field is immutable: {message}; {}", advice(.obstacle.as_ref()))]
     Immutable {
         /// The operation.
         request: String,
         /// The message of the member.
         message: String,
-        /// What a user can do.
-        advice: &'static str,
+        /// Why the object is not recreated; `None`: nobody has tried.
+        obstacle: Option<RecreationObstacle>,
     },
     /// The object was deleted in order to be recreated, and still exists.
     #[error("{object}: deleted in order to be recreated, and not gone yet{}", waits_for(.finalizers))]
@@ -176,7 +177,7 @@ pub enum MemberError {
     Garbage {
         /// The operation.
         request: String,
-        /// What is wrong with the response; does not quote it.
+        /// The error in the response; does not quote it.
         problem: String,
     },
     /// The response is larger than the limit.
@@ -200,7 +201,7 @@ pub enum MemberError {
     Address {
         /// The object.
         object: ObjectId,
-        /// What is wrong.
+        /// The error in it.
         problem: &'static str,
     },
     /// The account to impersonate is not the name of a ServiceAccount.
@@ -269,6 +270,13 @@ impl fmt::Display for FieldConflict {
 }
 
 /// Lists at most five fields: a whole object in conflict has dozens.
+fn advice(obstacle: Option<&RecreationObstacle>) -> String {
+    obstacle.map_or_else(
+        || "revert the change, or delete the object".to_owned(),
+        ToString::to_string,
+    )
+}
+
 fn conflict_text(fields: &[FieldConflict], message: &str) -> String {
     const NAMED: usize = 5;
     if fields.is_empty() {

@@ -10,6 +10,7 @@ use serde_json::value::RawValue;
 use starling_api::OWNER_LABEL;
 use starling_api::conditions::MESSAGE_LIMIT;
 use starling_core::health::{self, Health, Status};
+use starling_core::ids::OwnerLabel;
 use starling_core::object::{GroupKind, ObjectId};
 use tokio::time::Instant;
 
@@ -71,7 +72,7 @@ struct HeadMetadata {
 
 /// The parameters of a list of one kind.
 struct List<'a> {
-    owner: &'a str,
+    owner: &'a OwnerLabel,
     kind: &'a str,
     resource: &'a Resource,
     now: Timestamp,
@@ -92,7 +93,7 @@ impl Member {
     /// kind, or one request for each object if a kind has few.
     pub async fn read_health(
         &self,
-        owner: &str,
+        owner: &OwnerLabel,
         objects: &BTreeSet<ObjectId>,
         now: Timestamp,
         deadline: Instant,
@@ -124,7 +125,7 @@ impl Member {
 
     async fn read_health_of_kind(
         &self,
-        owner: &str,
+        owner: &OwnerLabel,
         GroupKind { group, kind }: &GroupKind,
         wanted: &BTreeSet<&ObjectId>,
         now: Timestamp,

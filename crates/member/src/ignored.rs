@@ -7,11 +7,12 @@
 
 use serde_json::{Value, json};
 use starling_api::FIELD_MANAGER;
-use starling_core::apply::{ApplyReason, Record, Step};
+use starling_core::apply::{ApplyReason, ApplyStep, Record};
 use starling_core::fields::FieldSet;
 use starling_core::object::{Ignored, RenderedObject};
 
 use super::adopt::Adoption;
+use super::apply::ApplyJob;
 use super::attempt::Attempt;
 use super::body::with_uid;
 use super::call::{Call, Operation};
@@ -28,8 +29,8 @@ impl Member {
     /// Applies one object without its ignored fields.
     pub(super) async fn write_ignoring(
         &self,
-        owner: &str,
-        step: &Step<'_>,
+        job: ApplyJob<'_>,
+        step: &ApplyStep<'_>,
         ignored: &Ignored,
         record: Option<&Record>,
         path: &str,
@@ -58,7 +59,7 @@ impl Member {
         }
         let live = self.release_fields(object, ignored, path, live, attempt).await?;
         let before = live.parse::<Partial<'_>>(get)?.metadata.resource_version;
-        match self.compare(owner, step, record, path, attempt).await? {
+        match self.compare(job, step, record, path, attempt).await? {
             Some(Adoption::InStep(mut record)) => {
                 record.management.released.clone_from(&ignored.digest);
                 return Ok(unchanged(object, record));
@@ -75,7 +76,7 @@ impl Member {
     /// Creates an object with all its fields, and releases the ignored ones.
     pub(super) async fn create_complete(
         &self,
-        step: &Step<'_>,
+        step: &ApplyStep<'_>,
         ignored: &Ignored,
         path: &str,
         attempt: &Attempt,
@@ -145,7 +146,7 @@ fn release_patch(live: &Value, ignored: &Ignored) -> Option<Value> {
 
 /// As [`applied`], and records that the ignored fields are released.
 fn applied_and_released(
-    step: &Step<'_>,
+    step: &ApplyStep<'_>,
     ignored: &Ignored,
     before: Option<&str>,
     response: &ApiResponse,

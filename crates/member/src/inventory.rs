@@ -10,6 +10,7 @@ use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use starling_api::SYSTEM_NAMESPACE;
+use starling_core::ids::{InstallationId, OwnerLabel};
 use starling_core::inventory::Inventory;
 use starling_core::inventory::format::{self, DATA_KEY, FormatError, REMOVALS_KEY};
 use starling_core::inventory::shards::{ShardWrite, shard_writes};
@@ -47,7 +48,11 @@ impl Member {
     ///
     /// # Errors
     /// [`MemberError::Inventory`] if a shard is not readable; any other error of the requests.
-    pub async fn read_inventory(&self, owner: &str, deadline: Instant) -> Result<Inventory, MemberError> {
+    pub async fn read_inventory(
+        &self,
+        owner: &OwnerLabel,
+        deadline: Instant,
+    ) -> Result<Inventory, MemberError> {
         Ok(self
             .read_stored(owner, &Attempt::until(deadline))
             .await?
@@ -61,7 +66,7 @@ impl Member {
     /// Those of reading; [`MemberError::Conflict`] after a concurrent write.
     pub async fn write_inventory(
         &self,
-        owner: &str,
+        owner: &OwnerLabel,
         inventory: &Inventory,
         deadline: Instant,
     ) -> Result<(), MemberError> {
@@ -70,7 +75,11 @@ impl Member {
         self.write_stored(owner, &mut stored, inventory, &attempt).await
     }
 
-    pub(super) async fn read_stored(&self, owner: &str, attempt: &Attempt) -> Result<Stored, MemberError> {
+    pub(super) async fn read_stored(
+        &self,
+        owner: &OwnerLabel,
+        attempt: &Attempt,
+    ) -> Result<Stored, MemberError> {
         let (as_user, mut stored) = (self.as_kubeconfig_user(), Stored::default());
         loop {
             let name = format::shard_name(owner, stored.versions.len());
@@ -100,7 +109,7 @@ impl Member {
     /// Writes `desired` to the member. After an error, `stored` keeps the previous inventory.
     pub(super) async fn write_stored(
         &self,
-        owner: &str,
+        owner: &OwnerLabel,
         stored: &mut Stored,
         desired: &Inventory,
         attempt: &Attempt,
@@ -237,7 +246,7 @@ impl Member {
 
     pub(super) async fn read_removal(
         &self,
-        installation: &str,
+        installation: &InstallationId,
         attempt: &Attempt,
     ) -> Result<Option<WriteNumber>, MemberError> {
         let found = self.read_removal_versioned(installation, attempt).await?;
@@ -247,7 +256,7 @@ impl Member {
     /// Reads the number of the last removal, and the version of the ConfigMap that has it.
     pub(super) async fn read_removal_versioned(
         &self,
-        installation: &str,
+        installation: &InstallationId,
         attempt: &Attempt,
     ) -> Result<Option<(Version, WriteNumber)>, MemberError> {
         let name = format::removals_name(installation);
@@ -266,7 +275,7 @@ impl Member {
     /// [`MemberError::Conflict`] if there is one now.
     pub(super) async fn write_removal(
         &self,
-        installation: &str,
+        installation: &InstallationId,
         version: Option<&Version>,
         number: &WriteNumber,
         attempt: &Attempt,
@@ -414,7 +423,7 @@ mod tests {
     use std::time::Duration;
 
     use starling_controlplane::{Assets, ControlPlanes, Options};
-    use starling_core::inventory::Entry;
+    use starling_core::inventory::InventoryEntry;
 
     use super::*;
     use crate::{MemberConfig, MemberLimits};
@@ -426,7 +435,7 @@ mod tests {
             namespace: "shop".into(),
             name: name.into(),
         };
-        [Entry::new(key, "")].into_iter().collect()
+        [InventoryEntry::new(key, "")].into_iter().collect()
     }
 
     /// Two replicas may both act as leader: a stale read must not overwrite a later write.
@@ -439,32 +448,33 @@ mod tests {
         let member = Member::connect(config, MemberLimits::default()).unwrap();
         let deadline = Instant::now() + Duration::from_secs(30);
         let attempt = Attempt::until(deadline);
+        let owner = OwnerLabel::new("0f");
         member
-            .write_inventory("0f", &inventory("a"), deadline)
+            .write_inventory(&owner, &inventory("a"), deadline)
             .await
             .unwrap();
-        let mut stale = member.read_stored("0f", &attempt).await.unwrap();
+        let mut stale = member.read_stored(&owner, &attempt).await.unwrap();
         member
-            .write_inventory("0f", &inventory("b"), deadline)
+            .write_inventory(&owner, &inventory("b"), deadline)
             .await
             .unwrap();
         let error = member
-            .write_stored("0f", &mut stale, &inventory("c"), &attempt)
+            .write_stored(&owner, &mut stale, &inventory("c"), &attempt)
             .await
             .unwrap_err();
         assert!(matches!(error, MemberError::Conflict { .. }), "{error:?}");
         assert_eq!(
-            member.read_inventory("0f", deadline).await.unwrap(),
+            member.read_inventory(&owner, deadline).await.unwrap(),
             inventory("b")
         );
         // A stale writer does not recreate a deleted shard either.
-        let mut stale = member.read_stored("0f", &attempt).await.unwrap();
+        let mut stale = member.read_stored(&owner, &attempt).await.unwrap();
         member
-            .write_inventory("0f", &Inventory::new(), deadline)
+            .write_inventory(&owner, &Inventory::new(), deadline)
             .await
             .unwrap();
         let error = member
-            .write_stored("0f", &mut stale, &inventory("c"), &attempt)
+            .write_stored(&owner, &mut stale, &inventory("c"), &attempt)
             .await
             .unwrap_err();
         assert!(
@@ -472,7 +482,7 @@ mod tests {
             "{error:?}"
         );
         assert_eq!(
-            member.read_inventory("0f", deadline).await.unwrap(),
+            member.read_inventory(&owner, deadline).await.unwrap(),
             Inventory::new()
         );
     }

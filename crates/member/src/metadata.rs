@@ -134,9 +134,9 @@ impl Metadata<'_> {
 
     /// The time of the entry of Starling; empty without one. It has seconds.
     ///
-    /// It changes with each apply under the name of Starling that changes the object, and with nothing else. So another
-    /// time means that values went back although the fields are the same: the member was restored from a backup, or
-    /// somebody else applies under this name.
+    /// The time changes with each apply under the name of Starling that changes the object, and with nothing else. So
+    /// another time means that values went back although the fields are the same: the member was restored from a
+    /// backup, or somebody else applies under this name.
     pub(super) fn fields_time(&self) -> &str {
         let time = self.own_entry().map_or("", |entry| entry.time.as_str());
         if is_plain(time) { time } else { "" }

@@ -7,6 +7,7 @@
 use std::collections::BTreeSet;
 
 use starling_api::INVENTORY_PREFIX;
+use starling_core::ids::{InstallationId, OwnerLabel};
 use starling_core::inventory::Inventory;
 use starling_core::inventory::format::{self, DATA_KEY, REMOVALS_KEY};
 use starling_core::restore::WriteNumber;
@@ -28,7 +29,7 @@ impl Member {
     /// As [`Self::read_inventory`].
     pub async fn last_write(
         &self,
-        owner: &str,
+        owner: &OwnerLabel,
         deadline: Instant,
     ) -> Result<Option<WriteNumber>, MemberError> {
         Ok(self.read_stored(owner, &Attempt::until(deadline)).await?.number)
@@ -40,7 +41,7 @@ impl Member {
     /// As [`Self::read_inventory`].
     pub async fn last_removal(
         &self,
-        installation: &str,
+        installation: &InstallationId,
         deadline: Instant,
     ) -> Result<Option<WriteNumber>, MemberError> {
         self.read_removal(installation, &Attempt::until(deadline)).await
@@ -54,7 +55,7 @@ impl Member {
     /// [`MemberError::SetBack`] if the management cluster does not know one of them; any other error of the requests.
     pub async fn check_numbers(
         &self,
-        owners: &BTreeSet<String>,
+        owners: &BTreeSet<OwnerLabel>,
         deadline: Instant,
     ) -> Result<(), MemberError> {
         let Some(numbers) = self.numbers() else {
@@ -72,7 +73,7 @@ impl Member {
         };
         let removals = format::removals_name(numbers.installation());
         for (name, data) in maps {
-            let is_ours = |owner: &str| owners.contains(owner);
+            let is_ours = |owner: &str| owners.contains(&OwnerLabel::new(owner));
             let found = if name == removals {
                 data.get(REMOVALS_KEY).and_then(|text| text.parse().ok())
             } else if name.strip_prefix(INVENTORY_PREFIX).is_some_and(is_ours) {
@@ -92,7 +93,7 @@ impl Member {
     async fn check_each(
         &self,
         numbers: &dyn WriteNumbers,
-        owners: &BTreeSet<String>,
+        owners: &BTreeSet<OwnerLabel>,
         attempt: &Attempt,
     ) -> Result<(), MemberError> {
         if let Some(found) = self.read_removal(numbers.installation(), attempt).await? {
@@ -112,7 +113,7 @@ impl Member {
     /// [`MemberError::SetBack`] if the management cluster does not know the number in it.
     pub(super) async fn hold_inventory(
         &self,
-        owner: &str,
+        owner: &OwnerLabel,
         attempt: &Attempt,
     ) -> Result<Inventory, MemberError> {
         let stored = self.read_stored(owner, attempt).await?;
@@ -121,7 +122,7 @@ impl Member {
         }
         let inventory = stored.inventory.clone();
         *attempt.held.lock().await = Some(Held {
-            owner: owner.to_owned(),
+            owner: owner.clone(),
             stored,
         });
         Ok(inventory)
@@ -187,7 +188,7 @@ impl Member {
     /// # Errors
     /// As [`Self::read_inventory`]; [`MemberError::SetBack`] if the management cluster was set back, and
     /// [`MemberError::NoNumber`] if it gave no number.
-    pub async fn record_release(&self, owner: &str, deadline: Instant) -> Result<(), MemberError> {
+    pub async fn record_release(&self, owner: &OwnerLabel, deadline: Instant) -> Result<(), MemberError> {
         let attempt = Attempt::until(deadline);
         self.hold_inventory(owner, &attempt).await?;
         self.before_write(&attempt).await
@@ -246,7 +247,7 @@ impl Member {
     /// Writes the number to the first shard, whose entries stay.
     async fn write_number(
         &self,
-        owner: &str,
+        owner: &OwnerLabel,
         stored: &mut Stored,
         number: WriteNumber,
         attempt: &Attempt,

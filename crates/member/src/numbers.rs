@@ -1,8 +1,9 @@
-//! Who counts the writes to members (ADR 40).
+//! The counter of the writes to members (ADR 40).
 
 use std::fmt::Debug;
 
 use futures::future::BoxFuture;
+use starling_core::ids::InstallationId;
 use starling_core::restore::WriteNumber;
 use thiserror::Error;
 
@@ -11,7 +12,7 @@ use super::error::{BoxError, MemberError};
 /// The management cluster that counts the writes to its members.
 pub trait WriteNumbers: Debug + Send + Sync {
     /// Returns the installation ID.
-    fn installation(&self) -> &str;
+    fn installation(&self) -> &InstallationId;
 
     /// Returns a number that no other write has. It is stored before this returns.
     fn take(&self) -> BoxFuture<'_, Result<WriteNumber, NumberError>>;

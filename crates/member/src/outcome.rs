@@ -1,7 +1,7 @@
 //! The result of an apply, for one object and for a whole render.
 
 use http::StatusCode;
-use starling_core::apply::{ApplyReason, Claim, PruneBlocker, Record, Step};
+use starling_core::apply::{ApplyReason, ApplyStep, Claim, PruneBlocker, Record};
 use starling_core::fields::FieldSet;
 use starling_core::inventory::{Inventory, Origin};
 use starling_core::object::{ObjectId, RenderedObject};
@@ -50,12 +50,17 @@ pub struct ApplyOutcome {
     pub left_alone: Vec<ObjectId>,
     /// Objects for which a delete was sent, ordered by key. Their records are to be dropped.
     pub deleted: Vec<ObjectId>,
+    /// Objects for which a delete was sent, now or before, and that wait for their finalizers, ordered by key. They
+    /// stay in the inventory.
+    pub terminating: Vec<ObjectId>,
+    /// The number of those of them whose delete was sent now.
+    pub deleting: usize,
     /// Objects that left the inventory without a delete, because they were gone or Starling does not own the object of
     /// that name. Their records are to be dropped.
     pub released: Vec<ObjectId>,
     /// Objects that were given up and not deleted, ordered by key: they were there before Starling, and their deletion
     /// would delete others. Their records are to be dropped.
-    pub let_go: Vec<ObjectId>,
+    pub relinquished: Vec<ObjectId>,
     /// Objects that a user took back from deletion, and that were given up, ordered by key. Their records are to be
     /// dropped.
     pub undeleted: Vec<ObjectId>,
@@ -84,8 +89,9 @@ impl ApplyOutcome {
         self.applied.sort_by(|a, b| a.key.cmp(&b.key));
         self.failures.sort_by(|a, b| a.0.cmp(&b.0));
         self.deleted.sort();
+        self.terminating.sort();
         self.released.sort();
-        self.let_go.sort();
+        self.relinquished.sort();
         self.undeleted.sort();
         self.handed_over.sort();
         self.left_alone.sort();
@@ -105,7 +111,7 @@ pub(super) fn unchanged(object: &RenderedObject, record: Record) -> Applied {
 
 /// Reads the response to an apply. `before` is the `resourceVersion` that was known before the apply.
 pub(super) fn applied(
-    step: &Step<'_>,
+    step: &ApplyStep<'_>,
     before: Option<&str>,
     response: &ApiResponse,
 ) -> Result<Applied, MemberError> {
@@ -127,7 +133,7 @@ pub(super) fn applied(
 }
 
 /// Returns where an object comes from, as far as the response to an apply shows it.
-fn origin(step: &Step<'_>, status: StatusCode, metadata: &Metadata<'_>) -> Origin {
+fn origin(step: &ApplyStep<'_>, status: StatusCode, metadata: &Metadata<'_>) -> Origin {
     if status == StatusCode::CREATED {
         return Origin::Created;
     }

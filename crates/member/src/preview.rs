@@ -9,16 +9,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use futures::FutureExt as _;
 use serde_json::Value;
 use starling_api::PendingDeletions;
-use starling_core::apply::budget::Approval;
+use starling_core::apply::ApprovedDeletions;
 use starling_core::apply::{
-    ApplyInput, ApplyPlan, Confirmation, Grace, Guard, Options, PendingObjects, PruneBlocker, Recreation,
-    Step, plan, recreation,
+    ApplyInput, ApplyPlan, ApplyStep, Confirmation, Grace, Guard, Options, PendingObjects, PruneBlocker,
+    Recreation, plan, recreation,
 };
 use starling_core::deletion_budget::Earlier;
 use starling_core::fields::remove;
-use starling_core::inventory::Entry;
+use starling_core::ids::OwnerLabel;
+use starling_core::inventory::InventoryEntry;
 use starling_core::object::{GroupKind, ObjectId, RenderedObject, RenderedSet};
-use starling_core::preview::{Change, canonical, difference};
+use starling_core::preview::{PreviewChange, canonical, difference};
 use tokio::time::Instant;
 
 use super::attempt::Attempt;
@@ -32,11 +33,11 @@ use super::recreate::{asking, asks_in_git};
 use super::siblings::Siblings;
 use super::transport::{ApiResponse, Member};
 
-/// What would be applied.
+/// The objects that would be applied.
 #[derive(Clone, Copy, Debug)]
 pub struct PreviewJob<'a> {
     /// The value of the owner label, which the bodies of `desired` carry already.
-    pub owner: &'a str,
+    pub owner: &'a OwnerLabel,
     /// The complete render.
     pub desired: &'a RenderedSet,
     /// Whether objects that are no longer rendered would be deleted.
@@ -50,11 +51,15 @@ pub struct PreviewJob<'a> {
     /// The Syncs that may take over objects that left the render.
     pub siblings: &'a dyn Siblings,
     /// Other owners whose objects would be handed over.
-    pub handed_over_by: &'a BTreeSet<String>,
+    pub handed_over_by: &'a BTreeSet<OwnerLabel>,
     /// The time between the first render that lacks an object and its deletion.
     pub grace: Grace<'a>,
-    /// What approves deletions.
-    pub approval: Approval<'a>,
+    /// The approvals of deletions.
+    pub approval: ApprovedDeletions<'a>,
+    /// The kinds that an operator added to those whose deletion requires an approval.
+    pub confirm: &'a BTreeSet<GroupKind>,
+    /// The deletions of the Sync within the window.
+    pub earlier: Earlier<'a>,
     /// No request starts or waits beyond this.
     pub deadline: Instant,
 }
@@ -63,7 +68,7 @@ pub struct PreviewJob<'a> {
 #[derive(Debug, Default)]
 pub struct Preview {
     /// Objects that would change: first those that are applied, in their order, then those that are deleted.
-    pub changes: Vec<(ObjectId, Change)>,
+    pub changes: Vec<(ObjectId, PreviewChange)>,
     /// Objects that would fail, ordered by key.
     pub failures: Vec<(ObjectId, MemberError)>,
     /// Why nothing would be deleted although there is something to delete.
@@ -72,6 +77,14 @@ pub struct Preview {
     pub pending: Option<PendingDeletions>,
     /// Why the preview is incomplete, if it is.
     pub interrupted: Option<MemberError>,
+}
+
+fn options_of(job: PreviewJob<'_>) -> Options {
+    Options {
+        prune: job.prune,
+        allow_empty: job.allow_empty,
+        conflicts_override: job.conflicts_override,
+    }
 }
 
 /// Namespaces and kinds that the render itself creates: objects that need them cannot be checked in a dry run.
@@ -84,7 +97,8 @@ impl Member {
     /// Determines what an apply of this render would do. Sends no write.
     pub async fn preview(&self, job: PreviewJob<'_>) -> Preview {
         let mut preview = Preview::default();
-        if let Err(error) = self.run_preview(job, &mut preview).await {
+        let member = self.keeping(&job.desired.secrets);
+        if let Err(error) = member.run_preview(job, &mut preview).await {
             preview.interrupted = Some(error);
         }
         preview.failures.sort_by(|a, b| a.0.cmp(&b.0));
@@ -95,6 +109,17 @@ impl Member {
         let attempt = Attempt::until(job.deadline);
         let stored = self.read_stored(job.owner, &attempt).await?;
         let siblings = job.siblings.objects().await;
+        let pending = self
+            .left_behind(
+                job.owner,
+                job.desired,
+                options_of(job),
+                &stored.inventory,
+                &siblings,
+                &attempt,
+            )
+            .await?;
+        let begun = pending.begun();
         let (none, nothing, no_owners) = (BTreeMap::new(), BTreeSet::new(), BTreeMap::new());
         let observed = ApplyInput {
             inventory: &stored.inventory,
@@ -105,24 +130,23 @@ impl Member {
             compare: false,
             guard: Guard {
                 siblings: &siblings,
-                earlier: Earlier::default(),
-                confirmation: Confirmation::default(),
+                begun: &begun,
+                earlier: job.earlier,
+                confirmation: Confirmation {
+                    kinds: job.confirm,
+                    objects: &pending.asking,
+                },
                 grace: job.grace,
                 approval: job.approval,
             },
         };
-        let options = Options {
-            prune: job.prune,
-            allow_empty: job.allow_empty,
-            conflicts_override: job.conflicts_override,
-        };
-        let plan = plan(observed, options);
+        let plan = plan(observed, options_of(job));
         preview.prune_blocker.clone_from(&plan.prune_blocker);
-        preview.pending = PendingObjects::of(&plan.claim).status();
+        preview.pending = PendingObjects::of(&plan.claim).status(&[]);
         let applied = self.preview_applies(job, &plan, &attempt, preview).await;
         // Deletions come after everything that is applied without a failure.
         applied?;
-        let entries: Vec<&Entry> = plan.prune.iter().flat_map(|(_, entries)| entries).collect();
+        let entries: Vec<&InventoryEntry> = plan.prune.iter().flat_map(|(_, entries)| entries).collect();
         self.preview_deletions(job.owner, &entries, &attempt, preview)
             .await
     }
@@ -135,7 +159,7 @@ impl Member {
         preview: &mut Preview,
     ) -> Result<(), MemberError> {
         let provided = Provided::by(job.desired);
-        let steps: Vec<&Step<'_>> = plan.apply.iter().flat_map(|(_, steps)| steps).collect();
+        let steps: Vec<&ApplyStep<'_>> = plan.apply.iter().flat_map(|(_, steps)| steps).collect();
         let mut batch = Batch::new(self.limits().concurrency);
         for (index, step) in steps.iter().enumerate() {
             batch
@@ -160,8 +184,8 @@ impl Member {
 
     async fn preview_deletions(
         &self,
-        owner: &str,
-        entries: &[&Entry],
+        owner: &OwnerLabel,
+        entries: &[&InventoryEntry],
         attempt: &Attempt,
         preview: &mut Preview,
     ) -> Result<(), MemberError> {
@@ -183,7 +207,9 @@ impl Member {
             }
         }
         let keys = deleted.into_iter().map(|index| entries[index].key.clone());
-        preview.changes.extend(keys.map(|key| (key, Change::Delete)));
+        preview
+            .changes
+            .extend(keys.map(|key| (key, PreviewChange::Delete)));
         finished.end.map_or(Ok(()), Err)
     }
 
@@ -191,14 +217,14 @@ impl Member {
     async fn preview_object(
         &self,
         job: PreviewJob<'_>,
-        step: &Step<'_>,
+        step: &ApplyStep<'_>,
         provided: &Provided,
         attempt: &Attempt,
-    ) -> Result<Option<Change>, MemberError> {
+    ) -> Result<Option<PreviewChange>, MemberError> {
         let object = step.object;
         let resource = match self.resource(&object.key, &object.api_version, attempt).await {
             Err(MemberError::UnknownKind { .. }) if provided.kind_of(&object.key) => {
-                return Ok(Some(Change::Create));
+                return Ok(Some(PreviewChange::Create));
             }
             other => other?,
         };
@@ -216,8 +242,8 @@ impl Member {
                 return Ok(None);
             }
             force |= step.claim.takes_back(metadata.live(), job.owner);
-            match metadata.live().owner.filter(|label| *label != job.owner) {
-                Some(other) if job.handed_over_by.contains(other) => force = true,
+            match metadata.live().owner.filter(|label| *label != job.owner.as_str()) {
+                Some(other) if job.handed_over_by.contains(&OwnerLabel::new(other)) => force = true,
                 Some(other) => {
                     return Err(MemberError::OwnedByOther {
                         object: object.key.clone(),
@@ -234,11 +260,11 @@ impl Member {
             Ok(dry_run) => change(object, live.as_ref(), &dry_run),
             // The object would be created after its namespace.
             Err(MemberError::NotFound { .. }) if live.is_none() && provided.namespace_of(&object.key) => {
-                Ok(Some(Change::Create))
+                Ok(Some(PreviewChange::Create))
             }
             Err(MemberError::Immutable { request, message, .. }) => {
                 let Some(live) = &live else {
-                    return Ok(Some(Change::Create));
+                    return Ok(Some(PreviewChange::Create));
                 };
                 let requested = job.recreate || object.directives.recreate;
                 let metadata = live.parse::<Partial<'_>>(get)?.metadata;
@@ -249,11 +275,11 @@ impl Member {
                 };
                 let live = metadata.live();
                 match recreation(&object.key, requested, step.claim, job.owner, live, confirmation) {
-                    Recreation::Do { .. } => Ok(Some(Change::Recreate)),
-                    Recreation::Refuse(advice) => Err(MemberError::Immutable {
+                    Recreation::Do { .. } => Ok(Some(PreviewChange::Recreate)),
+                    Recreation::Refuse(obstacle) => Err(MemberError::Immutable {
                         request,
                         message,
-                        advice,
+                        obstacle: Some(obstacle),
                     }),
                 }
             }
@@ -274,9 +300,9 @@ fn change(
     object: &RenderedObject,
     live: Option<&ApiResponse>,
     dry_run: &ApiResponse,
-) -> Result<Option<Change>, MemberError> {
+) -> Result<Option<PreviewChange>, MemberError> {
     let Some(live) = live else {
-        return Ok(Some(Change::Create));
+        return Ok(Some(PreviewChange::Create));
     };
     let mut before: Value = live.parse(Operation::object("get", &object.key))?;
     let mut after: Value = dry_run.parse(Operation::object("dry-run", &object.key))?;
@@ -287,9 +313,8 @@ fn change(
             remove(side, &ignored.pointers);
         }
     }
-    let is_secret = object.key.group.is_empty() && object.key.kind == "Secret";
-    let fields = difference(&before, &after, is_secret);
-    Ok((!fields.is_empty()).then_some(Change::Update { fields }))
+    let fields = difference(&before, &after, object.is_secret());
+    Ok((!fields.is_empty()).then_some(PreviewChange::Update { fields }))
 }
 
 impl Provided {

@@ -1,6 +1,7 @@
 //! Probes: whether the member is reachable, its version and its identity.
 
 use serde::Deserialize;
+use starling_core::ids::ClusterId;
 use tokio::time::Instant;
 
 use super::attempt::Attempt;
@@ -16,7 +17,7 @@ pub struct Probe {
     pub version: String,
     /// UID of the namespace `kube-system`. The namespace is created once in the life of a cluster, so another UID means
     /// another cluster.
-    pub cluster_id: String,
+    pub cluster_id: ClusterId,
 }
 
 #[derive(Deserialize)]
@@ -52,7 +53,7 @@ impl Member {
         let response = as_user
             .send_on(Channel::Probe, Call::get(operation, path, METADATA), &attempt)
             .await?;
-        let cluster_id = response.parse::<Partial<'_>>(operation)?.metadata.uid;
+        let cluster_id = ClusterId::new(response.parse::<Partial<'_>>(operation)?.metadata.uid);
         if cluster_id.is_empty() {
             let problem = "a namespace without UID".into();
             return Err(MemberError::Garbage {

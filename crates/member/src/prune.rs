@@ -3,9 +3,11 @@
 use std::collections::BTreeSet;
 
 use futures::FutureExt as _;
+use serde::Deserialize;
 use serde_json::json;
 use starling_core::apply::{PruneVerdict, prune_verdict};
-use starling_core::inventory::Entry;
+use starling_core::ids::OwnerLabel;
+use starling_core::inventory::InventoryEntry;
 use starling_core::object::ObjectId;
 
 use super::attempt::Attempt;
@@ -16,27 +18,29 @@ use super::metadata::Partial;
 use super::paths;
 use super::transport::Member;
 
-/// What happens to the object of an entry.
+/// The way in which the object of an entry is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Removal {
-    /// It is deleted.
+pub(super) enum RemovalMode {
+    /// The object is deleted.
     Delete {
         /// Whether the object was known to ask for an approval when the deletion was decided.
         confirmed: bool,
     },
-    /// It is given up, because it was there before Starling.
-    LetGo,
-    /// It is given up as it is, because a person keeps it.
+    /// The object is given up, because it was there before Starling.
+    Relinquish,
+    /// The object is given up as it is, because a person keeps it.
     Release,
-    /// It is only read: a sibling is about to take it over.
+    /// The object is only read: a sibling is about to take it over.
     HandOver,
 }
 
 /// The result for an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pruned {
-    /// The delete was sent; the object may wait for its finalizers.
+    /// The delete was sent, and the object is gone.
     Deleted,
+    /// The delete was sent, and the object waits for its finalizers.
+    Deleting,
     /// The object was deleted before, and waits for its finalizers.
     Terminating,
     /// The object is already gone, is not the object of the entry, or is protected.
@@ -44,7 +48,24 @@ pub(super) enum Pruned {
     /// The object was not deleted, because a sibling is about to take it over, or because it asks for an approval.
     HandedOver,
     /// The object was given up and not deleted.
-    LetGo,
+    Relinquished,
+}
+
+/// The answer to a delete.
+enum Answer {
+    /// A status: the object is gone.
+    Gone,
+    /// The object, as it was, or as it waits for its finalizers.
+    Object,
+    /// There was no object.
+    NotFound,
+}
+
+/// The kind of an answer.
+#[derive(Deserialize)]
+struct Answered<'a> {
+    #[serde(borrow, default)]
+    kind: &'a str,
 }
 
 /// The live object of an entry that is to be deleted.
@@ -62,13 +83,23 @@ pub(super) struct DeletionTarget {
 
 /// Entries whose objects are to be deleted.
 #[derive(Debug, Default)]
-pub(super) struct Doomed {
+pub(super) struct PendingDeletions {
     /// All of them.
-    pub(super) entries: Vec<Entry>,
+    pub(super) entries: Vec<InventoryEntry>,
     /// The objects that are not being deleted yet, ordered by key.
     pub(super) begin: Vec<ObjectId>,
     /// Those of them that ask for an approval.
     pub(super) asking: BTreeSet<ObjectId>,
+}
+
+impl PendingDeletions {
+    /// Returns the objects that are being deleted already.
+    pub(super) fn begun(&self) -> BTreeSet<ObjectId> {
+        let keys = self.entries.iter().map(|entry| &entry.key);
+        keys.filter(|key| self.begin.binary_search(key).is_err())
+            .cloned()
+            .collect()
+    }
 }
 
 impl Member {
@@ -76,24 +107,35 @@ impl Member {
     /// between the two requests is left alone.
     pub(super) async fn prune_object(
         &self,
-        owner: &str,
-        entry: &Entry,
-        removal: Removal,
+        owner: &OwnerLabel,
+        entry: &InventoryEntry,
+        removal: RemovalMode,
         attempt: &Attempt,
     ) -> Result<Pruned, MemberError> {
         let Some(target) = self.prunable(owner, entry, attempt).await? else {
             return Ok(Pruned::Released);
         };
         match removal {
-            Removal::HandOver => Ok(Pruned::HandedOver),
-            Removal::LetGo => self.let_go(&entry.key, &target, attempt).await,
-            Removal::Release => self.release(&entry.key, &target, attempt).await,
-            Removal::Delete { .. } if target.terminating => Ok(Pruned::Terminating),
+            RemovalMode::HandOver => Ok(Pruned::HandedOver),
+            // Nothing can keep it any more.
+            RemovalMode::Relinquish | RemovalMode::Release if target.terminating => Ok(Pruned::Terminating),
+            RemovalMode::Relinquish => self.relinquish(&entry.key, &target, attempt).await,
+            RemovalMode::Release => self.release(&entry.key, &target, attempt).await,
+            RemovalMode::Delete { .. } if target.terminating => Ok(Pruned::Terminating),
             // The annotation was set in the meantime: the next attempt asks for the approval.
-            Removal::Delete { confirmed: false } if target.asks => Ok(Pruned::HandedOver),
-            Removal::Delete { .. } => {
-                self.delete_object(&entry.key, target.path, &target.uid, attempt)
-                    .await
+            RemovalMode::Delete { confirmed: false } if target.asks => Ok(Pruned::HandedOver),
+            RemovalMode::Delete { .. } => {
+                let deleted = self
+                    .delete_object(&entry.key, target.path, &target.uid, attempt)
+                    .await?;
+                match deleted {
+                    Answer::Gone => Ok(Pruned::Deleted),
+                    Answer::NotFound => Ok(Pruned::Released),
+                    Answer::Object => Ok(match self.prunable(owner, entry, attempt).await? {
+                        None => Pruned::Deleted,
+                        Some(_) => Pruned::Deleting,
+                    }),
+                }
             }
         }
     }
@@ -102,8 +144,8 @@ impl Member {
     /// is protected.
     pub(super) async fn prunable(
         &self,
-        owner: &str,
-        entry: &Entry,
+        owner: &OwnerLabel,
+        entry: &InventoryEntry,
         attempt: &Attempt,
     ) -> Result<Option<DeletionTarget>, MemberError> {
         let key = &entry.key;
@@ -155,12 +197,12 @@ impl Member {
     }
 
     /// Finds the entries whose objects would be deleted. An object that cannot be read counts as one.
-    pub(super) async fn doomed(
+    pub(super) async fn pending_deletions(
         &self,
-        owner: &str,
-        entries: &[Entry],
+        owner: &OwnerLabel,
+        entries: &[InventoryEntry],
         attempt: &Attempt,
-    ) -> Result<Doomed, MemberError> {
+    ) -> Result<PendingDeletions, MemberError> {
         let mut batch = Batch::new(self.limits().concurrency);
         for entry in entries {
             batch
@@ -169,7 +211,7 @@ impl Member {
         }
         let finished = batch.finish().await;
         finished.end.map_or(Ok(()), Err)?;
-        let mut doomed = Doomed::default();
+        let mut deletions = PendingDeletions::default();
         for (entry, found) in finished.results {
             let (terminating, asks) = match found {
                 Ok(None) => continue,
@@ -177,13 +219,13 @@ impl Member {
                 Err(_) => (false, false),
             };
             if !terminating {
-                doomed.begin.push(entry.key.clone());
-                doomed.asking.extend(asks.then(|| entry.key.clone()));
+                deletions.begin.push(entry.key.clone());
+                deletions.asking.extend(asks.then(|| entry.key.clone()));
             }
-            doomed.entries.push(entry.clone());
+            deletions.entries.push(entry.clone());
         }
-        doomed.begin.sort();
-        Ok(doomed)
+        deletions.begin.sort();
+        Ok(deletions)
     }
 
     async fn delete_object(
@@ -192,7 +234,7 @@ impl Member {
         path: String,
         uid: &str,
         attempt: &Attempt,
-    ) -> Result<Pruned, MemberError> {
+    ) -> Result<Answer, MemberError> {
         let options = json!({"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background",
             "preconditions": {"uid": uid}});
         let operation = Operation::object("delete", key);
@@ -200,8 +242,11 @@ impl Member {
             .send(Call::delete(operation, path, options.to_string().into()), attempt)
             .await
         {
-            Ok(_) => Ok(Pruned::Deleted),
-            Err(MemberError::NotFound { .. }) => Ok(Pruned::Released),
+            Ok(response) => Ok(match response.parse::<Answered<'_>>(operation)?.kind {
+                "Status" => Answer::Gone,
+                _ => Answer::Object,
+            }),
+            Err(MemberError::NotFound { .. }) => Ok(Answer::NotFound),
             // For example, the precondition failed: the entry stays, and the next attempt reads the new UID.
             Err(error) => Err(error),
         }

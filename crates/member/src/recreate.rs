@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Deserialize;
 use serde_json::json;
 use starling_api::{CONFIRM, DELETION, FIELD_MANAGER};
-use starling_core::apply::{Confirmation, Recreation, Step, may_recreate, recreation};
+use starling_core::apply::{
+    ApplyStep, Confirmation, Recreation, RecreationObstacle, may_recreate, recreation,
+};
 use starling_core::object::{ObjectId, RenderedObject};
 
 use super::apply::ApplyJob;
@@ -31,7 +33,7 @@ struct RecreationTarget {
 }
 
 /// The refusal of a change that leads to a recreation.
-pub(super) struct Refusal {
+pub(super) struct RecreationRefusal {
     /// The request.
     pub(super) request: String,
     /// The message of the member.
@@ -46,26 +48,26 @@ impl Member {
     pub(super) async fn recreate(
         &self,
         job: ApplyJob<'_>,
-        step: &Step<'_>,
+        step: &ApplyStep<'_>,
         path: &str,
-        refusal: Refusal,
+        refusal: RecreationRefusal,
         attempt: &Attempt,
     ) -> Result<Applied, MemberError> {
         let object = step.object;
-        let Refusal { request, message } = refusal;
-        let refuse = |advice| MemberError::Immutable {
+        let RecreationRefusal { request, message } = refusal;
+        let refuse = |obstacle| MemberError::Immutable {
             request,
             message,
-            advice,
+            obstacle: Some(obstacle),
         };
         let requested = job.recreate || object.directives.recreate;
         let asking = asking(&object.key, asks_in_git(object));
-        if let Err(advice) = may_recreate(&object.key, requested, confirmation(job, &asking)) {
-            return Err(refuse(advice));
+        if let Err(obstacle) = may_recreate(&object.key, requested, confirmation(job, &asking)) {
+            return Err(refuse(obstacle));
         }
         match self.recreation_target(job, step, path, attempt).await? {
             None => {}
-            Some(Err(advice)) => return Err(refuse(advice)),
+            Some(Err(obstacle)) => return Err(refuse(obstacle)),
             Some(Ok(target)) => {
                 self.try_creation(object, path, attempt).await?;
                 self.delete_and_wait(object, path, &target, attempt).await?;
@@ -84,10 +86,10 @@ impl Member {
     async fn recreation_target(
         &self,
         job: ApplyJob<'_>,
-        step: &Step<'_>,
+        step: &ApplyStep<'_>,
         path: &str,
         attempt: &Attempt,
-    ) -> Result<Option<Result<RecreationTarget, &'static str>>, MemberError> {
+    ) -> Result<Option<Result<RecreationTarget, RecreationObstacle>>, MemberError> {
         let object = step.object;
         let Some(response) = self.get_metadata(object, path, attempt).await? else {
             return Ok(None);
@@ -107,7 +109,7 @@ impl Member {
                 live.live(),
                 confirmation,
             ) {
-                Recreation::Refuse(advice) => Err(advice),
+                Recreation::Refuse(obstacle) => Err(obstacle),
                 Recreation::Do { uid } => Ok(RecreationTarget {
                     uid,
                     version: live.resource_version.clone(),

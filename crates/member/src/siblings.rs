@@ -11,6 +11,10 @@ use starling_core::apply::SiblingObjects;
 pub trait Siblings: Debug + Send + Sync {
     /// Returns the objects that siblings have applied or are about to apply.
     fn objects(&self) -> BoxFuture<'_, SiblingObjects>;
+
+    /// Returns whether an owner label is one of this installation, and no Sync that keeps its objects has it on the
+    /// member any more: the label alone does not keep an object.
+    fn has_given_up(&self, owner: &str) -> bool;
 }
 
 /// No siblings.
@@ -20,5 +24,9 @@ pub struct NoSiblings;
 impl Siblings for NoSiblings {
     fn objects(&self) -> BoxFuture<'_, SiblingObjects> {
         async { SiblingObjects::nothing() }.boxed()
+    }
+
+    fn has_given_up(&self, _owner: &str) -> bool {
+        false
     }
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use http::StatusCode;
 use serde::Deserialize;
 use starling_core::pause;
+use starling_core::secret_values::SecretValues;
 
 use super::call::Operation;
 use super::error::{FieldConflict, MemberError};
@@ -59,10 +60,55 @@ struct Cause {
     field: String,
 }
 
+/// The fields of a Secret.
+const SECRET_FIELDS: [&str; 5] = ["metadata", "type", "data", "stringData", "immutable"];
+/// The keys that a Secret may be refused for although it does not have them: fields of `metadata`, and those that the
+/// built-in types require.
+const KNOWN_KEYS: [&str; 13] = [
+    "name",
+    "namespace",
+    "labels",
+    "annotations",
+    "ownerReferences",
+    "tls.crt",
+    "tls.key",
+    ".dockerconfigjson",
+    ".dockercfg",
+    "username",
+    "password",
+    "ssh-privatekey",
+    "token",
+];
+/// The reasons of Kubernetes. Any other text of a member in this place is not repeated for a Secret.
+const REASONS: [&str; 20] = [
+    "Unauthorized",
+    "Forbidden",
+    "NotFound",
+    "AlreadyExists",
+    "Conflict",
+    "Gone",
+    "Invalid",
+    "ServerTimeout",
+    "StoreReadError",
+    "Timeout",
+    "TooManyRequests",
+    "BadRequest",
+    "MethodNotAllowed",
+    "NotAcceptable",
+    "RequestEntityTooLarge",
+    "UnsupportedMediaType",
+    "InternalError",
+    "Expired",
+    "ServiceUnavailable",
+    "FieldManagerConflict",
+];
+
 /// Removes from a message of a member what must not be repeated.
 pub(super) struct Redactor<'a> {
     /// The bearer token that is sent to the member.
     pub(super) token: Option<&'a str>,
+    /// The values that the member was sent.
+    pub(super) secrets: &'a SecretValues,
 }
 
 impl Redactor<'_> {
@@ -72,6 +118,7 @@ impl Redactor<'_> {
             Some(token) if text.contains(token) => text.replace(token, "[token]"),
             _ => text.to_owned(),
         };
+        let text = self.secrets.removed_from(&text);
         let mut clean = String::with_capacity(text.len().min(limit));
         for character in text.chars().map(|c| if c.is_control() { ' ' } else { c }) {
             if clean.len() + character.len_utf8() > limit {
@@ -119,7 +166,7 @@ pub(super) fn refusal(
         422 if is_immutable(&status) => MemberError::Immutable {
             request,
             message,
-            advice: "revert the change, or delete the object",
+            obstacle: None,
         },
         // Without the header, a 503 may last forever; with it, the server is available and names the time of the next
         // request.
@@ -184,9 +231,10 @@ fn message_of(operation: Operation<'_>, status: &Status, redact: &Redactor<'_>) 
         .map(|cause| cause.field.as_str());
     let fields: Vec<_> = fields
         .filter(|field| !field.is_empty())
-        .map(|field| redact.clean(&printable_path(field), NAME_LIMIT))
+        .map(|field| redact.clean(&printable_path(field, redact.secrets), NAME_LIMIT))
         .collect();
-    let reason = redact.clean(&status.reason, NAME_LIMIT);
+    let reason = REASONS.iter().find(|reason| **reason == status.reason);
+    let reason = reason.map_or_else(|| "refused".to_owned(), |reason| (*reason).to_owned());
     if fields.is_empty() {
         reason
     } else {
@@ -194,18 +242,21 @@ fn message_of(operation: Operation<'_>, status: &Status, redact: &Redactor<'_>) 
     }
 }
 
-/// Returns a field path of a Secret. A key in brackets that no Secret can have is omitted: it is likely a value that
-/// was used as a key by mistake.
-fn printable_path(field: &str) -> Cow<'_, str> {
-    let Some((before, key)) = field.split_once('[') else {
-        return Cow::Borrowed(field);
+/// Returns a field path of a Secret: a field that every Secret has, and the key if the applied Secret has it. A member
+/// can make up a path of a value that it was sent, and a value may have been used as a key by mistake.
+fn printable_path(field: &str, secrets: &SecretValues) -> Cow<'static, str> {
+    let (start, key) = field.split_at(field.find(['.', '[']).unwrap_or(field.len()));
+    let Some(start) = SECRET_FIELDS.iter().find(|known| **known == start) else {
+        return Cow::Borrowed("…");
     };
-    let key = key.strip_suffix(']').unwrap_or(key);
+    let key = key.trim_matches(['.', '[', ']']);
     let is_allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    if key.chars().all(is_allowed) {
-        Cow::Borrowed(field)
+    if key.is_empty() {
+        Cow::Borrowed(start)
+    } else if key.chars().all(is_allowed) && (secrets.has_key(key) || KNOWN_KEYS.contains(&key)) {
+        Cow::Owned(field.to_owned())
     } else {
-        Cow::Owned(format!("{before}[…]"))
+        Cow::Owned(format!("{start}[…]"))
     }
 }
 
@@ -237,9 +288,19 @@ mod tests {
     use serde_json::json;
     use starling_core::object::ObjectId;
 
+    use std::sync::LazyLock;
+
     use super::*;
 
-    const NO_TOKEN: Redactor<'static> = Redactor { token: None };
+    /// A member that was sent a Secret with one key.
+    fn no_token() -> Redactor<'static> {
+        static NONE: LazyLock<SecretValues> =
+            LazyLock::new(|| SecretValues::default().with_keys(["key".to_owned()].into()));
+        Redactor {
+            token: None,
+            secrets: &NONE,
+        }
+    }
 
     fn key(kind: &str) -> ObjectId {
         ObjectId {
@@ -258,7 +319,7 @@ mod tests {
             code,
             None,
             body.as_bytes(),
-            &NO_TOKEN,
+            &no_token(),
         )
     }
 
@@ -329,14 +390,21 @@ mod tests {
 
     #[test]
     fn a_value_instead_of_a_key_of_a_secret_is_not_repeated() {
+        let secrets = SecretValues::default().with_keys(["own.key".to_owned()].into());
         for (field, expected) in [
+            ("data[own.key]", "data[own.key]"),
             ("data[tls.key]", "data[tls.key]"),
+            ("stringData.own.key", "stringData.own.key"),
+            ("metadata.name", "metadata.name"),
             ("data", "data"),
+            ("data[hunter2]", "data[…]"),
+            ("metadata.labels[hunter2]", "metadata[…]"),
+            ("hunter2", "…"),
             ("data[hunter 2!]", "data[…]"),
-            ("data[", "data["),
+            ("data[", "data"),
             ("data[a]b c]", "data[…]"),
         ] {
-            assert_eq!(printable_path(field), expected);
+            assert_eq!(printable_path(field, &secrets), expected);
         }
     }
 
@@ -427,6 +495,7 @@ mod tests {
         let key = key("ConfigMap");
         let redact = Redactor {
             token: Some("abc.def"),
+            secrets: &SecretValues::default(),
         };
         let error = refusal(
             Operation::object("get", &key),
@@ -442,6 +511,34 @@ mod tests {
         assert!(message.len() <= MESSAGE_LIMIT && message.len() > MESSAGE_LIMIT - 2);
     }
 
+    /// A member knows what it was sent, and may repeat it in a message about any object, or as the path of a field.
+    #[test]
+    fn tenant_values_of_secrets_are_in_no_message_of_a_member() {
+        let secrets = SecretValues::new(["hunter2".into()]);
+        let redact = Redactor {
+            token: None,
+            secrets: &secrets,
+        };
+        let cause = json!({"field": "data[hunter2]", "message": "hunter2"});
+        let body = json!({"kind": "Status", "reason": "Invalid hunter2", "message": "spec.pin: Invalid value: \"hunter2\"",
+            "details": {"causes": [cause]}})
+        .to_string();
+        for kind in ["ConfigMap", "Secret", "Widget"] {
+            for code in [400, 403, 404, 409, 422, 500] {
+                let key = key(kind);
+                let error = refusal(
+                    Operation::object("apply", &key),
+                    StatusCode::from_u16(code).unwrap(),
+                    None,
+                    body.as_bytes(),
+                    &redact,
+                );
+                let text = format!("{error} {error:?}");
+                assert!(!text.contains("hunter2"), "{kind} {code}: {text}");
+            }
+        }
+    }
+
     #[test]
     fn the_pause_comes_from_the_header_or_the_body_and_is_bounded() {
         let body = r#"{"kind":"Status","details":{"retryAfterSeconds":7}}"#.as_bytes();
@@ -451,7 +548,7 @@ mod tests {
             StatusCode::from_u16(code).unwrap(),
             header.map(Duration::from_secs),
             body,
-            &NO_TOKEN,
+            &no_token(),
         ) {
             MemberError::Throttled { retry_after, .. } => Ok(retry_after.map(|pause| pause.as_secs())),
             other => Err(other),

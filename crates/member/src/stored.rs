@@ -1,6 +1,7 @@
 //! The inventory of one owner as it is stored on the member.
 
 use serde::Deserialize;
+use starling_core::ids::OwnerLabel;
 use starling_core::inventory::Inventory;
 use starling_core::restore::WriteNumber;
 
@@ -28,6 +29,6 @@ pub(super) struct Version {
 /// The inventory that an attempt has read, and that it keeps up to date.
 #[derive(Debug)]
 pub(super) struct Held {
-    pub(super) owner: String,
+    pub(super) owner: OwnerLabel,
     pub(super) stored: Stored,
 }

@@ -11,6 +11,7 @@ use http::{HeaderMap, HeaderValue, Request, StatusCode};
 use jiff::Timestamp;
 use serde::Deserialize;
 use starling_core::pause;
+use starling_core::secret_values::SecretValues;
 use starling_net::clock::Clock;
 use tokio::sync::SemaphorePermit;
 use tokio::time::{Instant, timeout_at};
@@ -47,8 +48,10 @@ pub struct Member {
     shared: Arc<Shared>,
     /// The impersonated account; `None`: the user of the kubeconfig.
     as_account: Option<Arc<Impersonated>>,
-    /// Who counts the writes; `None`: nobody.
+    /// The counter of the writes; `None`: there is none.
     numbers: Option<Arc<dyn WriteNumbers>>,
+    /// Values that no message of the member may repeat.
+    secrets: SecretValues,
 }
 
 struct Shared {
@@ -164,6 +167,7 @@ impl Member {
             shared: Arc::new(shared),
             as_account: None,
             numbers: None,
+            secrets: SecretValues::default(),
         })
     }
 
@@ -177,6 +181,7 @@ impl Member {
             shared: Arc::clone(&self.shared),
             as_account: Some(Arc::new(Impersonated::new(namespace, name)?)),
             numbers: self.numbers.clone(),
+            secrets: self.secrets.clone(),
         })
     }
 
@@ -186,6 +191,15 @@ impl Member {
         Self {
             numbers: Some(numbers),
             ..self
+        }
+    }
+
+    /// Returns a client of the same member whose messages do not contain these values: the member knows them, and may
+    /// repeat them in a message about any object.
+    pub(super) fn keeping(&self, secrets: &SecretValues) -> Self {
+        Self {
+            secrets: secrets.clone(),
+            ..self.clone()
         }
     }
 
@@ -199,6 +213,7 @@ impl Member {
             shared: Arc::clone(&self.shared),
             as_account: None,
             numbers: self.numbers.clone(),
+            secrets: self.secrets.clone(),
         }
     }
 
@@ -228,6 +243,7 @@ impl Member {
     pub(super) fn redactor(&self) -> Redactor<'_> {
         Redactor {
             token: self.shared.token.as_ref().map(|token| token.0.as_str()),
+            secrets: &self.secrets,
         }
     }
 

@@ -1,7 +1,7 @@
 //! Writes one object.
 
 use bytes::Bytes;
-use starling_core::apply::{Claim, Record, Step};
+use starling_core::apply::{ApplyStep, Claim, Record};
 use starling_core::object::RenderedObject;
 
 use super::adopt::Adoption;
@@ -13,7 +13,7 @@ use super::error::MemberError;
 use super::metadata::Partial;
 use super::outcome::{Applied, applied, unchanged};
 use super::paths;
-use super::recreate::Refusal;
+use super::recreate::RecreationRefusal;
 use super::transport::{ApiResponse, Member};
 
 impl Member {
@@ -21,23 +21,22 @@ impl Member {
     pub(super) async fn apply_object(
         &self,
         job: ApplyJob<'_>,
-        step: &Step<'_>,
+        step: &ApplyStep<'_>,
         attempt: &Attempt,
     ) -> Result<Applied, MemberError> {
         let object = step.object;
         let resource = self.resource(&object.key, &object.api_version, attempt).await?;
         let path = paths::object(&resource, &object.key)?;
         let record = job.records.get(&object.key);
-        let written = match self.write(job.owner, step, record, &path, attempt).await {
+        let written = match self.write(job, step, record, &path, attempt).await {
             Err(error) if step.claim == Claim::Unconfirmed && !step.force && error.is_about_fields() => {
-                self.reapply_by_force(job.owner, step, &path, error, attempt)
-                    .await
+                self.reapply_by_force(job, step, &path, error, attempt).await
             }
             other => other,
         };
         let written = match written {
             Err(MemberError::Immutable { request, message, .. }) => {
-                let refusal = Refusal { request, message };
+                let refusal = RecreationRefusal { request, message };
                 self.recreate(job, step, &path, refusal, attempt).await
             }
             other => other,
@@ -51,8 +50,8 @@ impl Member {
 
     async fn write(
         &self,
-        owner: &str,
-        step: &Step<'_>,
+        job: ApplyJob<'_>,
+        step: &ApplyStep<'_>,
         record: Option<&Record>,
         path: &str,
         attempt: &Attempt,
@@ -60,10 +59,10 @@ impl Member {
         let object = step.object;
         if let Some(ignored) = &object.directives.ignored {
             return self
-                .write_ignoring(owner, step, ignored, record, path, attempt)
+                .write_ignoring(job, step, ignored, record, path, attempt)
                 .await;
         }
-        let before = match self.compare(owner, step, record, path, attempt).await? {
+        let before = match self.compare(job, step, record, path, attempt).await? {
             Some(Adoption::InStep(record)) => return Ok(unchanged(object, record)),
             Some(Adoption::Differs(version)) => Some(version),
             Some(Adoption::Absent) => None,
@@ -79,8 +78,8 @@ impl Member {
     /// the error of the member about fields of other managers.
     async fn reapply_by_force(
         &self,
-        owner: &str,
-        step: &Step<'_>,
+        job: ApplyJob<'_>,
+        step: &ApplyStep<'_>,
         path: &str,
         conflict: MemberError,
         attempt: &Attempt,
@@ -95,10 +94,10 @@ impl Member {
         let get = Operation::object("get", &object.key);
         let live = response.parse::<Partial<'_>>(get)?.metadata;
         live.check(&object.key, get)?;
-        if step.claim.is_of(live.live(), owner) && live.is_left_alone() {
+        if step.claim.is_of(live.live(), job.owner) && live.is_left_alone() {
             return Ok(unchanged(object, live.record("")));
         }
-        if !step.claim.takes_back(live.live(), owner) {
+        if !step.claim.takes_back(live.live(), job.owner) {
             return Err(conflict);
         }
         // The UID excludes an object that was created in its place since.
@@ -106,12 +105,12 @@ impl Member {
             body: with_uid(&object.body, &live.uid),
             ..object.clone()
         };
-        let step = Step {
+        let step = ApplyStep {
             object: &object,
             force: true,
             ..*step
         };
-        self.write(owner, &step, None, path, attempt).await
+        self.write(job, &step, None, path, attempt).await
     }
 
     /// Sends one server-side apply.

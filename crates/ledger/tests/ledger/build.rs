@@ -5,6 +5,7 @@ use std::path::Path;
 
 use jiff::Timestamp;
 use starling_core::apply::{ManagementState, Record};
+use starling_core::ids::{ClusterId, GroupId, OwnerLabel, RolloutNumber};
 use starling_core::object::ObjectId;
 use starling_ledger::{
     Admission, AdmissionKey, AdmissionOutcome, Attempt, AttemptEnd, AttemptOutcome, Due, Ledger, LedgerError,
@@ -20,30 +21,46 @@ pub(crate) fn at(second: i64) -> Timestamp {
     Timestamp::from_microsecond(1_700_000_000_000_000 + second * 1_000_000 + 123_456).unwrap()
 }
 
-pub(crate) fn mk_rollout(group: &str, id: &str) -> Rollout {
+pub(crate) fn group(id: &str) -> GroupId {
+    GroupId::new(id)
+}
+
+pub(crate) fn number(rollout: i64) -> RolloutNumber {
+    RolloutNumber::new(rollout)
+}
+
+pub(crate) fn cluster(id: &str) -> ClusterId {
+    ClusterId::new(id)
+}
+
+pub(crate) fn owner(label: &str) -> OwnerLabel {
+    OwnerLabel::new(label)
+}
+
+pub(crate) fn mk_rollout(group: &str, id: i64) -> Rollout {
     Rollout {
         group_id: group.into(),
-        id: id.into(),
+        id: number(id),
         namespace: "shop".into(),
         name: "web".into(),
-        release: format!("sha256:{id}"),
+        release: format!("sha256:{id}").into(),
         revisions: BTreeMap::from([("app".into(), "main@sha1:abc".into())]),
         started_at: at(0),
         previous: None,
     }
 }
 
-pub(crate) fn mk_admission(rollout: &str, cluster: &str, target: &str) -> Admission {
+pub(crate) fn mk_admission(rollout: i64, cluster: &str, target: &str) -> Admission {
     Admission {
         key: AdmissionKey {
             group_id: "group-1".into(),
-            rollout: rollout.into(),
+            rollout: number(rollout),
             entry: "app".into(),
             cluster: cluster.into(),
             target: target.into(),
         },
         sync_namespace: "shop".into(),
-        sync_name: format!("web-{cluster}"),
+        sync_name: format!("web-{cluster}").into(),
         revision: "main@sha1:abc".into(),
         admitted_at: at(1),
     }
@@ -55,7 +72,7 @@ pub(crate) fn mk_entry(group: &str, rollout: i64) -> NewEntry {
         group_id: group.into(),
         namespace: "shop".into(),
         name: group.into(),
-        rollout,
+        rollout: number(rollout),
         at: at(rollout),
         body: format!("{{\"rollout\":{rollout}}}"),
         is_whole: true,
@@ -127,12 +144,13 @@ pub(crate) async fn exercise(ledger: &Ledger, tag: &str) -> Result<(), LedgerErr
     ledger.set_meta("replica", tag).await?;
     assert_eq!(ledger.meta("replica").await?.as_deref(), Some(tag));
 
-    let rollout = mk_rollout("group-1", tag);
+    let rollout = mk_rollout(tag, 1);
     assert!(ledger.begin_rollout(&rollout).await?);
-    let admission = mk_admission(tag, "eu1", tag);
+    let mut admission = mk_admission(1, "eu1", tag);
+    admission.key.group_id = group(tag);
     ledger.record_admissions(std::slice::from_ref(&admission)).await?;
     assert_eq!(
-        ledger.open_admissions("group-1").await?,
+        ledger.open_admissions(&group(tag)).await?,
         std::slice::from_ref(&admission)
     );
 
@@ -147,9 +165,20 @@ pub(crate) async fn exercise(ledger: &Ledger, tag: &str) -> Result<(), LedgerErr
 
     let objects = BTreeMap::from([(mk_object(tag), mk_record(tag))]);
     ledger
-        .save_records("cluster-1", tag, &objects, &BTreeSet::from([mk_object("gone")]))
+        .save_records(
+            &cluster("cluster-1"),
+            &owner(tag),
+            &objects,
+            &BTreeSet::from([mk_object("gone")]),
+        )
         .await?;
-    assert_eq!(ledger.load_records("cluster-1", tag).await?.objects, objects);
+    assert_eq!(
+        ledger
+            .load_records(&cluster("cluster-1"), &owner(tag))
+            .await?
+            .objects,
+        objects
+    );
 
     let due = Due {
         key: mk_queue_key(tag),
@@ -160,7 +189,7 @@ pub(crate) async fn exercise(ledger: &Ledger, tag: &str) -> Result<(), LedgerErr
     ledger.remove_due(&[due.key]).await?;
 
     ledger.append_journal(&mk_entry(tag, 1)).await?;
-    assert_eq!(ledger.journal_tail(tag).await?.len(), 1);
+    assert_eq!(ledger.journal_tail(&group(tag)).await?.len(), 1);
 
     assert!(
         ledger
@@ -169,9 +198,9 @@ pub(crate) async fn exercise(ledger: &Ledger, tag: &str) -> Result<(), LedgerErr
     );
     assert!(
         ledger
-            .end_rollout("group-1", tag, RolloutOutcome::Succeeded, at(7))
+            .end_rollout(&group(tag), number(1), RolloutOutcome::Succeeded, at(7))
             .await?
     );
-    assert_eq!(ledger.rollouts("group-1").await?[0].rollout, rollout);
+    assert_eq!(ledger.rollouts(&group(tag)).await?[0].rollout, rollout);
     Ok(())
 }

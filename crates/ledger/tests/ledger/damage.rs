@@ -25,7 +25,12 @@ async fn valid_ledger() -> TempDir {
         .map(|n| (mk_object(&format!("web-{n}")), mk_record(&n.to_string())))
         .collect();
     ledger
-        .save_records("cluster-1", "big", &objects, &Default::default())
+        .save_records(
+            &cluster("cluster-1"),
+            &owner("big"),
+            &objects,
+            &Default::default(),
+        )
         .await
         .unwrap();
     ledger.close().await;
@@ -90,7 +95,7 @@ async fn opening_again_keeps_everything_and_migrates_nothing() {
         assert_eq!(opened, Opened::Existing);
         assert_eq!(
             ledger
-                .load_records("cluster-1", "big")
+                .load_records(&cluster("cluster-1"), &owner("big"))
                 .await
                 .unwrap()
                 .objects
@@ -277,7 +282,10 @@ async fn damage_found_in_use_is_remembered() {
     let mut garbage = bytes.clone();
     garbage[4096..].fill(0xee);
     fs::write(database(folder.path()), &garbage).unwrap();
-    let error = ledger.load_records("cluster-1", "big").await.unwrap_err();
+    let error = ledger
+        .load_records(&cluster("cluster-1"), &owner("big"))
+        .await
+        .unwrap_err();
     assert!(error.is_corrupt(), "{error:?}");
     ledger.close().await;
 

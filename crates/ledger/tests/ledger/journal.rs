@@ -19,7 +19,7 @@ async fn journal(folder: &Path, group: &str) -> GroupJournal {
 }
 
 fn rollouts(journal: &GroupJournal) -> Vec<i64> {
-    journal.entries.iter().map(|entry| entry.rollout).collect()
+    journal.entries.iter().map(|entry| entry.rollout.get()).collect()
 }
 
 #[tokio::test]
@@ -70,18 +70,18 @@ async fn the_newest_rollouts_are_kept_and_the_chain_is_valid_after_a_cut() {
 async fn the_tail_starts_with_the_newest_whole_entry() {
     let folder = TempDir::new().unwrap();
     let (ledger, _) = open(folder.path()).await;
-    assert_eq!(ledger.journal_tail("a").await.unwrap(), []);
+    assert_eq!(ledger.journal_tail(&group("a")).await.unwrap(), []);
     for (rollout, is_whole) in [(1, true), (1, false), (1, true), (1, false), (1, false)] {
         let mut entry = mk_entry("a", rollout);
         entry.is_whole = is_whole;
         ledger.append_journal(&entry).await.unwrap();
     }
-    let tail = |entries: Vec<starling_core::journal::Entry>| {
+    let tail = |entries: Vec<starling_core::journal::JournalEntry>| {
         entries.into_iter().map(|entry| entry.seq).collect::<Vec<_>>()
     };
-    assert_eq!(tail(ledger.journal_tail("a").await.unwrap()), [3, 4, 5]);
+    assert_eq!(tail(ledger.journal_tail(&group("a")).await.unwrap()), [3, 4, 5]);
     ledger.append_journal(&mk_entry("a", 2)).await.unwrap();
-    assert_eq!(tail(ledger.journal_tail("a").await.unwrap()), [6]);
+    assert_eq!(tail(ledger.journal_tail(&group("a")).await.unwrap()), [6]);
     ledger.close().await;
 }
 

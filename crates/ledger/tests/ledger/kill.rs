@@ -76,7 +76,7 @@ async fn write(ledger: &Ledger, row: &str, n: u64) {
         5 => ledger.append_journal(&mk_entry(row, 1)).await.unwrap(),
         0 => ledger.set_meta(row, "written").await.unwrap(),
         1 => ledger
-            .record_admissions(&[mk_admission("r", row, "t")])
+            .record_admissions(&[mk_admission(1, row, "t")])
             .await
             .unwrap(),
         2 => {
@@ -93,7 +93,7 @@ async fn write(ledger: &Ledger, row: &str, n: u64) {
                 .map(|n| (mk_object(&n.to_string()), mk_record(row)))
                 .collect();
             ledger
-                .save_records("cluster", row, &objects, &BTreeSet::new())
+                .save_records(&cluster("cluster"), &owner(row), &objects, &BTreeSet::new())
                 .await
                 .unwrap();
         }
@@ -157,7 +157,7 @@ async fn check(folder: &Path, acknowledged: &BTreeSet<String>) {
     let (ledger, opened) = open(folder).await;
     assert_eq!(opened, Opened::Existing);
     let admitted: BTreeSet<_> = ledger
-        .open_admissions("group-1")
+        .open_admissions(&group("group-1"))
         .await
         .unwrap()
         .into_iter()
@@ -173,16 +173,22 @@ async fn check(folder: &Path, acknowledged: &BTreeSet<String>) {
     for row in acknowledged {
         let n: u64 = row.rsplit('.').next().unwrap().parse().unwrap();
         let found = match n % 6 {
-            5 => ledger.journal_tail(row).await.unwrap().len() == 1,
+            5 => ledger.journal_tail(&group(row)).await.unwrap().len() == 1,
             0 => ledger.meta(row).await.unwrap().is_some(),
-            1 => admitted.contains(row),
+            1 => admitted.contains(row.as_str()),
             2 => ledger
                 .attempts(row)
                 .await
                 .unwrap()
                 .first()
                 .is_some_and(|a| a.end.is_some()),
-            3 => complete(&ledger.load_records("cluster", row).await.unwrap().objects),
+            3 => complete(
+                &ledger
+                    .load_records(&cluster("cluster"), &owner(row))
+                    .await
+                    .unwrap()
+                    .objects,
+            ),
             _ => queued.contains(row),
         };
         assert!(found, "{row} was acknowledged and is lost");

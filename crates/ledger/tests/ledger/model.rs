@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::collection::{btree_map, btree_set, vec};
 use proptest::prelude::*;
 use starling_core::apply::{ManagementState, Record};
+use starling_core::ids::{ClusterId, OwnerLabel};
 use starling_core::object::ObjectId;
 use starling_ledger::{Due, Ledger, QueueKey};
 use tempfile::TempDir;
@@ -13,15 +14,20 @@ use tempfile::TempDir;
 enum Step {
     SaveDue(Vec<(QueueKey, i64)>),
     RemoveDue(Vec<QueueKey>),
-    SaveRecords(String, String, BTreeMap<ObjectId, Record>, BTreeSet<ObjectId>),
-    DropCluster(String),
+    SaveRecords(
+        ClusterId,
+        OwnerLabel,
+        BTreeMap<ObjectId, Record>,
+        BTreeSet<ObjectId>,
+    ),
+    DropCluster(ClusterId),
     Restart,
 }
 
 #[derive(Default)]
 struct Model {
     queue: BTreeMap<QueueKey, i64>,
-    records: BTreeMap<(String, String), BTreeMap<ObjectId, Record>>,
+    records: BTreeMap<(ClusterId, OwnerLabel), BTreeMap<ObjectId, Record>>,
 }
 
 /// Few values, so that keys collide; unusual ones, to test quoting.
@@ -34,6 +40,14 @@ fn word() -> impl Strategy<Value = String> {
         Just("7".to_owned()),
         Just("null".to_owned()),
     ]
+}
+
+fn cluster() -> impl Strategy<Value = ClusterId> {
+    word().prop_map(ClusterId::new)
+}
+
+fn owner() -> impl Strategy<Value = OwnerLabel> {
+    word().prop_map(OwnerLabel::new)
 }
 
 fn queue_key() -> impl Strategy<Value = QueueKey> {
@@ -55,7 +69,7 @@ fn object_key() -> impl Strategy<Value = ObjectId> {
 
 fn record() -> impl Strategy<Value = Record> {
     let management =
-        (any::<bool>(), word(), word()).prop_map(|(left_alone, owner, released)| ManagementState {
+        (any::<bool>(), owner(), word()).prop_map(|(left_alone, owner, released)| ManagementState {
             left_alone,
             owner,
             released,
@@ -78,9 +92,9 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         3 => vec((queue_key(), micros), 0..6).prop_map(Step::SaveDue),
         2 => vec(queue_key(), 0..4).prop_map(Step::RemoveDue),
-        4 => (word(), word(), btree_map(object_key(), record(), 0..8), btree_set(object_key(), 0..6))
+        4 => (cluster(), owner(), btree_map(object_key(), record(), 0..8), btree_set(object_key(), 0..6))
             .prop_map(|(cluster, owner, upserts, deletes)| Step::SaveRecords(cluster, owner, upserts, deletes)),
-        1 => word().prop_map(Step::DropCluster),
+        1 => cluster().prop_map(Step::DropCluster),
         1 => Just(Step::Restart),
     ]
 }

@@ -39,9 +39,7 @@ async fn a_hundred_calls_share_few_transactions() {
 async fn a_bad_operation_fails_alone() {
     let folder = TempDir::new().unwrap();
     let (ledger, _) = open(folder.path()).await;
-    let admissions: Vec<_> = (0..60)
-        .map(|n| mk_admission("r1", &format!("c{n}"), "t"))
-        .collect();
+    let admissions: Vec<_> = (0..60).map(|n| mk_admission(1, &format!("c{n}"), "t")).collect();
     ledger.record_admissions(&admissions).await.unwrap();
     let before = ledger.stats();
 
@@ -72,7 +70,7 @@ async fn a_bad_operation_fails_alone() {
             Err(other) => panic!("{n}: {other:?}"),
         }
     }
-    let open = ledger.open_admissions("group-1").await.unwrap();
+    let open = ledger.open_admissions(&group("group-1")).await.unwrap();
     let still_open: Vec<_> = admissions.iter().step_by(3).cloned().collect();
     assert_eq!(
         open, still_open,

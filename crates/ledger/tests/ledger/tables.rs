@@ -3,7 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use futures::future::join_all;
-use starling_ledger::{AdmissionOutcome, AttemptOutcome, Due, LedgerError, Opened, RolloutOutcome};
+use starling_ledger::{
+    AdmissionEnd, AdmissionOutcome, AttemptOutcome, Due, EntryOnCluster, LedgerError, Opened, RolloutEnd,
+    RolloutOutcome,
+};
 use tempfile::TempDir;
 
 use crate::build::*;
@@ -12,11 +15,11 @@ use crate::build::*;
 async fn a_rollout_begins_once_and_ends_once() {
     let folder = TempDir::new().unwrap();
     let (ledger, _) = open(folder.path()).await;
-    let rollout = mk_rollout("group-1", "r1");
+    let rollout = mk_rollout("group-1", 1);
     assert!(ledger.begin_rollout(&rollout).await.unwrap());
     assert!(
         ledger
-            .end_rollout("group-1", "r1", RolloutOutcome::Failed, at(9))
+            .end_rollout(&group("group-1"), number(1), RolloutOutcome::Failed, at(9))
             .await
             .unwrap()
     );
@@ -25,22 +28,28 @@ async fn a_rollout_begins_once_and_ends_once() {
     assert!(!ledger.begin_rollout(&rollout).await.unwrap());
     assert!(
         !ledger
-            .end_rollout("group-1", "r1", RolloutOutcome::Succeeded, at(10))
+            .end_rollout(&group("group-1"), number(1), RolloutOutcome::Succeeded, at(10))
             .await
             .unwrap()
     );
     assert!(
         !ledger
-            .end_rollout("group-1", "unknown", RolloutOutcome::Succeeded, at(10))
+            .end_rollout(&group("group-1"), number(404), RolloutOutcome::Succeeded, at(10))
             .await
             .unwrap()
     );
 
-    let found = ledger.rollouts("group-1").await.unwrap();
+    let found = ledger.rollouts(&group("group-1")).await.unwrap();
     assert_eq!(found.len(), 1);
     assert_eq!(found[0].rollout, rollout);
-    assert_eq!(found[0].end, Some((RolloutOutcome::Failed, at(9))));
-    assert!(ledger.rollouts("group-2").await.unwrap().is_empty());
+    assert_eq!(
+        found[0].end,
+        Some(RolloutEnd {
+            outcome: RolloutOutcome::Failed,
+            ended_at: at(9)
+        })
+    );
+    assert!(ledger.rollouts(&group("group-2")).await.unwrap().is_empty());
 }
 
 /// Guards against a history with the wrong release: the process died before the rollout reached the status of the
@@ -49,23 +58,23 @@ async fn a_rollout_begins_once_and_ends_once() {
 async fn the_id_of_an_unpublished_rollout_is_reused_by_the_next_release() {
     let folder = TempDir::new().unwrap();
     let (ledger, _) = open(folder.path()).await;
-    let unpublished = mk_rollout("group-1", "r1");
+    let unpublished = mk_rollout("group-1", 1);
     assert!(ledger.begin_rollout(&unpublished).await.unwrap());
     let mut next = unpublished.clone();
     next.release = "sha256:newer".into();
     next.started_at = at(5);
     assert!(ledger.begin_rollout(&next).await.unwrap());
     assert!(!ledger.begin_rollout(&next).await.unwrap());
-    let found = ledger.rollouts("group-1").await.unwrap();
+    let found = ledger.rollouts(&group("group-1")).await.unwrap();
     assert_eq!((found.len(), &found[0].rollout), (1, &next));
 
     // Ended rollouts are never changed.
     ledger
-        .end_rollout("group-1", "r1", RolloutOutcome::Succeeded, at(9))
+        .end_rollout(&group("group-1"), number(1), RolloutOutcome::Succeeded, at(9))
         .await
         .unwrap();
     assert!(!ledger.begin_rollout(&unpublished).await.unwrap());
-    assert_eq!(ledger.rollouts("group-1").await.unwrap()[0].rollout, next);
+    assert_eq!(ledger.rollouts(&group("group-1")).await.unwrap()[0].rollout, next);
 }
 
 /// Guards against a history with the release of a lost rollout: after a restore of the management cluster, the numbers
@@ -74,24 +83,26 @@ async fn the_id_of_an_unpublished_rollout_is_reused_by_the_next_release() {
 async fn a_number_that_begins_again_is_another_rollout() {
     let folder = TempDir::new().unwrap();
     let (ledger, _) = open(folder.path()).await;
-    for id in ["r8", "r9"] {
+    for id in [8, 9] {
         ledger.begin_rollout(&mk_rollout("group-1", id)).await.unwrap();
-        let ended = ledger.end_rollout("group-1", id, RolloutOutcome::Succeeded, at(9));
+        let group = group("group-1");
+        let ended = ledger.end_rollout(&group, number(id), RolloutOutcome::Succeeded, at(9));
         ended.await.unwrap();
     }
-    let mut again = mk_rollout("group-1", "r8");
+    let mut again = mk_rollout("group-1", 8);
     again.release = "sha256:restored".into();
     again.started_at = at(20);
     for is_new in [true, false] {
         assert_eq!(ledger.begin_rollout(&again).await.unwrap(), is_new);
     }
-    let found = ledger.rollouts("group-1").await.unwrap();
+    let found = ledger.rollouts(&group("group-1")).await.unwrap();
     assert_eq!(found.len(), 2);
     assert_eq!((&found[0].rollout, found[0].end), (&again, None));
     // The intent of the lost one, written late, changes nothing once the new one has ended.
-    let ended = ledger.end_rollout("group-1", "r8", RolloutOutcome::Failed, at(21));
+    let group = group("group-1");
+    let ended = ledger.end_rollout(&group, number(8), RolloutOutcome::Failed, at(21));
     assert!(ended.await.unwrap());
-    assert!(!ledger.begin_rollout(&mk_rollout("group-1", "r8")).await.unwrap());
+    assert!(!ledger.begin_rollout(&mk_rollout("group-1", 8)).await.unwrap());
 }
 
 #[tokio::test]
@@ -99,10 +110,10 @@ async fn a_group_keeps_its_newest_rollouts_and_all_open_ones() {
     let folder = TempDir::new().unwrap();
     let (ledger, _) = open(folder.path()).await;
     for n in 0..25 {
-        let id = format!("r{n}");
-        ledger.begin_rollout(&mk_rollout("group-1", &id)).await.unwrap();
+        let id = n;
+        ledger.begin_rollout(&mk_rollout("group-1", id)).await.unwrap();
         // Each on its own cluster, so that none supersedes another.
-        let admission = mk_admission(&id, &format!("c{n}"), "t");
+        let admission = mk_admission(id, &format!("c{n}"), "t");
         ledger
             .record_admissions(std::slice::from_ref(&admission))
             .await
@@ -111,7 +122,7 @@ async fn a_group_keeps_its_newest_rollouts_and_all_open_ones() {
             continue; // stays open, with its admission
         }
         ledger
-            .end_rollout("group-1", &id, RolloutOutcome::Succeeded, at(9))
+            .end_rollout(&group("group-1"), number(id), RolloutOutcome::Succeeded, at(9))
             .await
             .unwrap();
         if n != 2 {
@@ -122,44 +133,60 @@ async fn a_group_keeps_its_newest_rollouts_and_all_open_ones() {
         }
     }
     let ids: Vec<_> = ledger
-        .rollouts("group-1")
+        .rollouts(&group("group-1"))
         .await
         .unwrap()
         .into_iter()
         .map(|r| r.rollout.id)
         .collect();
-    let mut wanted: Vec<_> = (5..25).rev().map(|n| format!("r{n}")).collect();
-    wanted.push("r1".into());
+    let wanted: Vec<_> = (5..25).rev().chain([1]).map(number).collect();
     assert_eq!(ids, wanted);
 
     assert!(
-        ledger.admissions("group-1", "r0").await.unwrap().is_empty(),
+        ledger
+            .admissions(&group("group-1"), number(0))
+            .await
+            .unwrap()
+            .is_empty(),
         "went with its rollout"
     );
-    assert_eq!(ledger.admissions("group-1", "r5").await.unwrap().len(), 1);
+    assert_eq!(
+        ledger
+            .admissions(&group("group-1"), number(5))
+            .await
+            .unwrap()
+            .len(),
+        1
+    );
     let open: Vec<_> = ledger
-        .open_admissions("group-1")
+        .open_admissions(&group("group-1"))
         .await
         .unwrap()
         .into_iter()
         .map(|a| a.key.rollout)
         .collect();
-    assert_eq!(open, ["r1", "r2"], "what is open outlives its rollout");
+    assert_eq!(open, [number(1), number(2)], "what is open outlives its rollout");
 
-    ledger.forget_group("group-1").await.unwrap();
-    assert!(ledger.rollouts("group-1").await.unwrap().is_empty());
-    assert!(ledger.open_admissions("group-1").await.unwrap().is_empty());
+    ledger.forget_group(&group("group-1")).await.unwrap();
+    assert!(ledger.rollouts(&group("group-1")).await.unwrap().is_empty());
+    assert!(
+        ledger
+            .open_admissions(&group("group-1"))
+            .await
+            .unwrap()
+            .is_empty()
+    );
 }
 
 #[tokio::test]
 async fn a_newer_target_supersedes_open_admissions_of_the_same_entry_and_cluster() {
     let folder = TempDir::new().unwrap();
     let (ledger, _) = open(folder.path()).await;
-    let old = mk_admission("r1", "eu1", "t1");
-    let neighbour = mk_admission("r1", "eu2", "t1");
-    let mut other_entry = mk_admission("r1", "eu1", "t1");
+    let old = mk_admission(1, "eu1", "t1");
+    let neighbour = mk_admission(1, "eu2", "t1");
+    let mut other_entry = mk_admission(1, "eu1", "t1");
     other_entry.key.entry = "db".into();
-    let mut other_group = mk_admission("r1", "eu1", "t1");
+    let mut other_group = mk_admission(1, "eu1", "t1");
     other_group.key.group_id = "group-2".into();
     ledger
         .record_admissions(&[
@@ -172,27 +199,46 @@ async fn a_newer_target_supersedes_open_admissions_of_the_same_entry_and_cluster
         .unwrap();
 
     // The clock went back meanwhile: the last recorded admission is still the newest.
-    let mut new = mk_admission("r2", "eu1", "t2");
+    let mut new = mk_admission(2, "eu1", "t2");
     new.admitted_at = at(-3600);
     ledger
         .record_admissions(std::slice::from_ref(&new))
         .await
         .unwrap();
 
-    let open = ledger.open_admissions("group-1").await.unwrap();
+    let open = ledger.open_admissions(&group("group-1")).await.unwrap();
     assert_eq!(open, [neighbour, other_entry, new.clone()]);
-    assert_eq!(ledger.open_admissions("group-2").await.unwrap(), [other_group]);
-    let ended = ledger.admissions("group-1", "r1").await.unwrap().swap_remove(0);
+    assert_eq!(
+        ledger.open_admissions(&group("group-2")).await.unwrap(),
+        [other_group]
+    );
+    let ended = ledger
+        .admissions(&group("group-1"), number(1))
+        .await
+        .unwrap()
+        .swap_remove(0);
     assert_eq!(ended.admission, old);
-    assert_eq!(ended.end, Some((AdmissionOutcome::Superseded, at(-3600))));
-    assert_eq!(ended.reason, "target t2 of rollout r2 was admitted");
+    assert_eq!(
+        ended.end,
+        Some(AdmissionEnd {
+            outcome: AdmissionOutcome::Superseded,
+            ended_at: at(-3600)
+        })
+    );
+    assert_eq!(ended.reason, "target t2 of rollout 2 was admitted");
 
     // A late repetition of the old admission neither reopens it nor ends the new one.
     ledger
         .record_admissions(std::slice::from_ref(&old))
         .await
         .unwrap();
-    assert!(ledger.open_admissions("group-1").await.unwrap().contains(&new));
+    assert!(
+        ledger
+            .open_admissions(&group("group-1"))
+            .await
+            .unwrap()
+            .contains(&new)
+    );
     assert!(
         !ledger
             .settle_admission(&old.key, AdmissionOutcome::Applied, "", at(9))
@@ -205,16 +251,16 @@ async fn a_newer_target_supersedes_open_admissions_of_the_same_entry_and_cluster
 async fn of_two_targets_for_one_cluster_in_one_call_the_later_wins() {
     let folder = TempDir::new().unwrap();
     let (ledger, _) = open(folder.path()).await;
-    let (first, second) = (mk_admission("r1", "eu1", "t1"), mk_admission("r2", "eu1", "t2"));
+    let (first, second) = (mk_admission(1, "eu1", "t1"), mk_admission(2, "eu1", "t2"));
     ledger.record_admissions(&[first, second.clone()]).await.unwrap();
-    assert_eq!(ledger.open_admissions("group-1").await.unwrap(), [second]);
+    assert_eq!(ledger.open_admissions(&group("group-1")).await.unwrap(), [second]);
 }
 
 #[tokio::test]
 async fn an_admission_ends_once_and_is_reopened_only_by_a_new_admission() {
     let folder = TempDir::new().unwrap();
     let (ledger, _) = open(folder.path()).await;
-    let admission = mk_admission("r1", "eu1", "t1");
+    let admission = mk_admission(1, "eu1", "t1");
     let once = std::slice::from_ref(&admission);
     ledger.record_admissions(once).await.unwrap();
     assert!(
@@ -232,7 +278,11 @@ async fn an_admission_ends_once_and_is_reopened_only_by_a_new_admission() {
 
     ledger.record_admissions(once).await.unwrap();
     assert!(
-        ledger.open_admissions("group-1").await.unwrap().is_empty(),
+        ledger
+            .open_admissions(&group("group-1"))
+            .await
+            .unwrap()
+            .is_empty(),
         "a repetition is no new admission"
     );
 
@@ -245,7 +295,7 @@ async fn an_admission_ends_once_and_is_reopened_only_by_a_new_admission() {
         .await
         .unwrap();
     assert_eq!(
-        ledger.open_admissions("group-1").await.unwrap(),
+        ledger.open_admissions(&group("group-1")).await.unwrap(),
         std::slice::from_ref(&again)
     );
     assert!(
@@ -261,7 +311,13 @@ async fn an_admission_ends_once_and_is_reopened_only_by_a_new_admission() {
         ..again
     };
     ledger.record_admissions(&[more]).await.unwrap();
-    assert!(ledger.open_admissions("group-1").await.unwrap().is_empty());
+    assert!(
+        ledger
+            .open_admissions(&group("group-1"))
+            .await
+            .unwrap()
+            .is_empty()
+    );
 }
 
 /// Guards against a target in flight without an open row: a label of the cluster changed and changed back within one
@@ -275,7 +331,7 @@ async fn a_target_that_returns_within_a_rollout_is_in_flight_again() {
     ] {
         let folder = TempDir::new().unwrap();
         let (ledger, _) = open(folder.path()).await;
-        let first = mk_admission("r1", "eu1", "t1");
+        let first = mk_admission(1, "eu1", "t1");
         ledger
             .record_admissions(std::slice::from_ref(&first))
             .await
@@ -288,7 +344,7 @@ async fn a_target_that_returns_within_a_rollout_is_in_flight_again() {
         }
         let other = starling_ledger::Admission {
             admitted_at: at(3),
-            ..mk_admission("r1", "eu1", "t2")
+            ..mk_admission(1, "eu1", "t2")
         };
         ledger
             .record_admissions(std::slice::from_ref(&other))
@@ -303,14 +359,14 @@ async fn a_target_that_returns_within_a_rollout_is_in_flight_again() {
             .await
             .unwrap();
         assert_eq!(
-            ledger.open_admissions("group-1").await.unwrap(),
+            ledger.open_admissions(&group("group-1")).await.unwrap(),
             std::slice::from_ref(&back),
             "{end:?}"
         );
         // A repetition of the other target does not end it.
         ledger.record_admissions(&[other]).await.unwrap();
         assert_eq!(
-            ledger.open_admissions("group-1").await.unwrap(),
+            ledger.open_admissions(&group("group-1")).await.unwrap(),
             std::slice::from_ref(&back)
         );
         let settled = ledger
@@ -326,17 +382,33 @@ async fn a_target_that_returns_within_a_rollout_is_in_flight_again() {
 async fn an_entry_that_leaves_a_cluster_ends_its_admission_whatever_the_target() {
     let folder = TempDir::new().unwrap();
     let (ledger, _) = open(folder.path()).await;
-    let (gone, stays) = (mk_admission("r1", "eu1", "t1"), mk_admission("r1", "eu2", "t1"));
+    let (gone, stays) = (mk_admission(1, "eu1", "t1"), mk_admission(1, "eu2", "t1"));
     ledger
         .record_admissions(&[gone.clone(), stays.clone()])
         .await
         .unwrap();
-    assert!(ledger.leave("group-1", "app", "eu1", at(2)).await.unwrap());
-    assert!(!ledger.leave("group-1", "app", "eu1", at(3)).await.unwrap());
-    assert_eq!(ledger.open_admissions("group-1").await.unwrap(), [stays]);
-    let record = ledger.admissions("group-1", "r1").await.unwrap().swap_remove(0);
+    let id = group("group-1");
+    let place = EntryOnCluster {
+        group_id: &id,
+        entry: &"app".into(),
+        cluster: &"eu1".into(),
+    };
+    assert!(ledger.leave(place, at(2)).await.unwrap());
+    assert!(!ledger.leave(place, at(3)).await.unwrap());
+    assert_eq!(ledger.open_admissions(&group("group-1")).await.unwrap(), [stays]);
+    let record = ledger
+        .admissions(&group("group-1"), number(1))
+        .await
+        .unwrap()
+        .swap_remove(0);
     assert_eq!(record.admission, gone);
-    assert_eq!(record.end, Some((AdmissionOutcome::Left, at(2))));
+    assert_eq!(
+        record.end,
+        Some(AdmissionEnd {
+            outcome: AdmissionOutcome::Left,
+            ended_at: at(2)
+        })
+    );
 }
 
 #[tokio::test]
@@ -344,29 +416,38 @@ async fn a_group_that_no_longer_exists_has_nothing_open() {
     let folder = TempDir::new().unwrap();
     let (ledger, _) = open(folder.path()).await;
     for group in ["group-1", "group-2"] {
-        ledger.begin_rollout(&mk_rollout(group, "r1")).await.unwrap();
-        let mut admission = mk_admission("r1", "eu1", "t1");
+        ledger.begin_rollout(&mk_rollout(group, 1)).await.unwrap();
+        let mut admission = mk_admission(1, "eu1", "t1");
         admission.key.group_id = group.into();
         ledger.record_admissions(&[admission]).await.unwrap();
     }
-    let exists = BTreeSet::from(["group-2".to_owned()]);
+    let exists = BTreeSet::from([group("group-2")]);
     ledger.abandon_others(&exists, at(9)).await.unwrap();
     let end = |records: Vec<starling_ledger::RolloutRecord>| records[0].end;
     assert_eq!(
-        end(ledger.rollouts("group-1").await.unwrap()),
-        Some((RolloutOutcome::Abandoned, at(9)))
+        end(ledger.rollouts(&group("group-1")).await.unwrap()),
+        Some(RolloutEnd {
+            outcome: RolloutOutcome::Abandoned,
+            ended_at: at(9)
+        })
     );
-    assert_eq!(end(ledger.rollouts("group-2").await.unwrap()), None);
-    let ends = ledger.admissions("group-1", "r1").await.unwrap();
-    assert_eq!(ends[0].end, Some((AdmissionOutcome::Left, at(9))));
-    assert_eq!(ledger.open_admissions("group-2").await.unwrap().len(), 1);
+    assert_eq!(end(ledger.rollouts(&group("group-2")).await.unwrap()), None);
+    let ends = ledger.admissions(&group("group-1"), number(1)).await.unwrap();
+    assert_eq!(
+        ends[0].end,
+        Some(AdmissionEnd {
+            outcome: AdmissionOutcome::Left,
+            ended_at: at(9)
+        })
+    );
+    assert_eq!(ledger.open_admissions(&group("group-2")).await.unwrap().len(), 1);
 }
 
 #[tokio::test]
 async fn a_failed_target_is_not_reopened_after_a_newer_one() {
     let folder = TempDir::new().unwrap();
     let (ledger, _) = open(folder.path()).await;
-    let old = mk_admission("r1", "eu1", "t1");
+    let old = mk_admission(1, "eu1", "t1");
     ledger
         .record_admissions(std::slice::from_ref(&old))
         .await
@@ -375,7 +456,7 @@ async fn a_failed_target_is_not_reopened_after_a_newer_one() {
         .settle_admission(&old.key, AdmissionOutcome::Failed, "HealthCheckFailed", at(2))
         .await
         .unwrap();
-    let new = mk_admission("r2", "eu1", "t2");
+    let new = mk_admission(2, "eu1", "t2");
     ledger
         .record_admissions(std::slice::from_ref(&new))
         .await
@@ -386,14 +467,14 @@ async fn a_failed_target_is_not_reopened_after_a_newer_one() {
         ..old
     };
     ledger.record_admissions(&[stale]).await.unwrap();
-    assert_eq!(ledger.open_admissions("group-1").await.unwrap(), [new]);
+    assert_eq!(ledger.open_admissions(&group("group-1")).await.unwrap(), [new]);
 }
 
 #[tokio::test]
 async fn a_failure_needs_a_reason_and_long_reasons_are_truncated() {
     let folder = TempDir::new().unwrap();
     let (ledger, _) = open(folder.path()).await;
-    let admission = mk_admission("r1", "eu1", "t1");
+    let admission = mk_admission(1, "eu1", "t1");
     ledger
         .record_admissions(std::slice::from_ref(&admission))
         .await
@@ -414,7 +495,7 @@ async fn a_failure_needs_a_reason_and_long_reasons_are_truncated() {
         .await
         .unwrap();
     assert_eq!(
-        ledger.admissions("group-1", "r1").await.unwrap()[0].reason,
+        ledger.admissions(&group("group-1"), number(1)).await.unwrap()[0].reason,
         "é".repeat(256)
     );
 }
@@ -533,18 +614,23 @@ async fn twenty_syncs_with_two_hundred_objects_each() {
             .collect()
     };
     let owners: Vec<_> = (0..20)
-        .map(|owner| (format!("owner-{owner}"), objects(owner)))
+        .map(|n| (owner(&format!("owner-{n}")), objects(n)))
         .collect();
     let none = BTreeSet::new();
+    let id = cluster("cluster-1");
     let saved = join_all(
         owners
             .iter()
-            .map(|(owner, objects)| ledger.save_records("cluster-1", owner, objects, &none)),
+            .map(|(owner, objects)| ledger.save_records(&id, owner, objects, &none)),
     );
     assert!(saved.await.into_iter().all(|result| result.is_ok()));
     for (owner, objects) in &owners {
         assert_eq!(
-            &ledger.load_records("cluster-1", owner).await.unwrap().objects,
+            &ledger
+                .load_records(&cluster("cluster-1"), owner)
+                .await
+                .unwrap()
+                .objects,
             objects
         );
     }
@@ -553,22 +639,26 @@ async fn twenty_syncs_with_two_hundred_objects_each() {
     let (ledger, _) = open(folder.path()).await;
     for (owner, objects) in &owners {
         assert_eq!(
-            &ledger.load_records("cluster-1", owner).await.unwrap().objects,
+            &ledger
+                .load_records(&cluster("cluster-1"), owner)
+                .await
+                .unwrap()
+                .objects,
             objects
         );
     }
     assert!(
         ledger
-            .load_records("cluster-2", "owner-1")
+            .load_records(&cluster("cluster-2"), &owner("owner-1"))
             .await
             .unwrap()
             .objects
             .is_empty()
     );
-    ledger.drop_cluster_records("cluster-1").await.unwrap();
+    ledger.drop_cluster_records(&cluster("cluster-1")).await.unwrap();
     assert!(
         ledger
-            .load_records("cluster-1", "owner-1")
+            .load_records(&cluster("cluster-1"), &owner("owner-1"))
             .await
             .unwrap()
             .objects
@@ -581,7 +671,7 @@ async fn other_owners_of_an_object_are_returned_by_cluster_and_owner() {
     let folder = TempDir::new().unwrap();
     let (ledger, _) = open(folder.path()).await;
     let none = BTreeSet::new();
-    for (cluster, owner, names) in [
+    for (of, by, names) in [
         ("c", "me", &["web", "mine"][..]),
         ("c", "b", &["web", "theirs"]),
         ("c", "a", &["web"]),
@@ -592,15 +682,24 @@ async fn other_owners_of_an_object_are_returned_by_cluster_and_owner() {
             .map(|name| (mk_object(name), mk_record(name)))
             .collect();
         ledger
-            .save_records(cluster, owner, &objects, &none)
+            .save_records(&cluster(of), &owner(by), &objects, &none)
             .await
             .unwrap();
     }
     let requested = ["web", "mine", "nobody's"].map(mk_object).into();
-    let owners = ledger.other_owners("c", "me", &requested).await.unwrap();
-    let expected = BTreeMap::from([(mk_object("web"), vec!["a".to_owned(), "b".to_owned()])]);
+    let owners = ledger
+        .other_owners(&cluster("c"), &owner("me"), &requested)
+        .await
+        .unwrap();
+    let expected = BTreeMap::from([(mk_object("web"), vec![owner("a"), owner("b")])]);
     assert_eq!(owners, expected);
-    assert!(ledger.other_owners("c", "me", &none).await.unwrap().is_empty());
+    assert!(
+        ledger
+            .other_owners(&cluster("c"), &owner("me"), &none)
+            .await
+            .unwrap()
+            .is_empty()
+    );
 }
 
 #[tokio::test]
@@ -609,10 +708,22 @@ async fn an_object_that_is_deleted_and_saved_in_one_call_exists() {
     let (ledger, _) = open(folder.path()).await;
     let objects = BTreeMap::from([(mk_object("web"), mk_record("1"))]);
     ledger
-        .save_records("c", "o", &objects, &BTreeSet::from([mk_object("web")]))
+        .save_records(
+            &cluster("c"),
+            &owner("o"),
+            &objects,
+            &BTreeSet::from([mk_object("web")]),
+        )
         .await
         .unwrap();
-    assert_eq!(ledger.load_records("c", "o").await.unwrap().objects, objects);
+    assert_eq!(
+        ledger
+            .load_records(&cluster("c"), &owner("o"))
+            .await
+            .unwrap()
+            .objects,
+        objects
+    );
 }
 
 #[tokio::test]
@@ -621,28 +732,62 @@ async fn records_belong_to_the_attempt_that_was_set_last_until_they_are_dropped(
     let (ledger, _) = open(folder.path()).await;
     let objects = BTreeMap::from([(mk_object("web"), mk_record("1"))]);
     let none = BTreeSet::new();
-    for owner in ["a", "b"] {
-        ledger.save_records("c", owner, &objects, &none).await.unwrap();
-        assert_eq!(ledger.load_records("c", owner).await.unwrap().attempted_at, None);
+    for by in ["a", "b"] {
+        ledger
+            .save_records(&cluster("c"), &owner(by), &objects, &none)
+            .await
+            .unwrap();
+        assert_eq!(
+            ledger
+                .load_records(&cluster("c"), &owner(by))
+                .await
+                .unwrap()
+                .attempted_at,
+            None
+        );
     }
     for time in [at(1), at(2)] {
-        ledger.set_record_attempt("c", "a", time).await.unwrap();
+        ledger
+            .set_record_attempt(&cluster("c"), &owner("a"), time)
+            .await
+            .unwrap();
     }
     // Later changes of records are of the same attempt.
-    ledger.save_records("c", "a", &objects, &none).await.unwrap();
+    ledger
+        .save_records(&cluster("c"), &owner("a"), &objects, &none)
+        .await
+        .unwrap();
     ledger.close().await;
     let (ledger, _) = open(folder.path()).await;
-    let attempt = async |owner| ledger.load_records("c", owner).await.unwrap().attempted_at;
+    let attempt = async |by| {
+        ledger
+            .load_records(&cluster("c"), &owner(by))
+            .await
+            .unwrap()
+            .attempted_at
+    };
     assert_eq!((attempt("a").await, attempt("b").await), (Some(at(2)), None));
 
-    for owner in ["a", "b"] {
-        ledger.set_record_attempt("c", owner, at(3)).await.unwrap();
+    for by in ["a", "b"] {
+        ledger
+            .set_record_attempt(&cluster("c"), &owner(by), at(3))
+            .await
+            .unwrap();
     }
-    ledger.drop_owner_records("c", "a").await.unwrap();
-    ledger.save_records("c", "a", &objects, &none).await.unwrap();
+    ledger
+        .drop_owner_records(&cluster("c"), &owner("a"))
+        .await
+        .unwrap();
+    ledger
+        .save_records(&cluster("c"), &owner("a"), &objects, &none)
+        .await
+        .unwrap();
     assert_eq!((attempt("a").await, attempt("b").await), (None, Some(at(3))));
-    ledger.drop_cluster_records("c").await.unwrap();
-    ledger.save_records("c", "b", &objects, &none).await.unwrap();
+    ledger.drop_cluster_records(&cluster("c")).await.unwrap();
+    ledger
+        .save_records(&cluster("c"), &owner("b"), &objects, &none)
+        .await
+        .unwrap();
     assert_eq!(attempt("b").await, None);
 }
 

@@ -76,7 +76,7 @@ pub enum KubeconfigError {
     Type {
         /// The field.
         path: String,
-        /// What it must be.
+        /// The required form.
         expected: &'static str,
     },
     /// A required field is missing.
@@ -110,7 +110,7 @@ pub enum KubeconfigError {
     Invalid {
         /// The field.
         path: String,
-        /// What is wrong with it.
+        /// The error in it.
         problem: &'static str,
     },
 }

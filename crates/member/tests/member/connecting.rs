@@ -109,7 +109,7 @@ async fn a_probe_returns_version_and_identity() {
         .get("kube-system")
         .await
         .unwrap();
-    assert_eq!(Some(probe.cluster_id), kube_system.metadata.uid);
+    assert_eq!(Some(probe.cluster_id.into_string()), kube_system.metadata.uid);
     assert_eq!(
         probe.version,
         world.other.apiserver_version().await.unwrap().git_version

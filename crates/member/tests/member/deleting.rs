@@ -18,7 +18,7 @@ async fn delete(world: &World, siblings: &BTreeSet<ObjectId>) -> DeleteOutcome {
         siblings,
         budgets: &NoBudgets,
         confirm: &Default::default(),
-        approved: "",
+        approval: Default::default(),
         deadline: soon(),
     };
     world.member.delete(job).await

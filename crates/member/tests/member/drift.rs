@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 use starling_api::{FIELD_MANAGER, OWNER_LABEL};
+use starling_core::ids::OwnerLabel;
 
 use crate::world::{World, key};
 
@@ -56,7 +57,7 @@ async fn every_kind_of_drift_is_found_and_repaired() {
     // An object with the label of another owner is not drift, and is not restored.
     assert_eq!(
         report.foreign.into_iter().collect::<Vec<_>>(),
-        [(world.map_key("label"), "another".to_owned())]
+        [(world.map_key("label"), OwnerLabel::new("another"))]
     );
     assert_eq!(
         world.member.requests() - before,

@@ -8,7 +8,7 @@ use k8s_openapi::api::batch::v1::Job;
 use kube::api::Api;
 use serde_json::{Value, json};
 use starling_api::{DISABLED, FIELD_MANAGER, IgnoreRule, OWNER_LABEL, PRUNE, RECONCILE};
-use starling_core::apply::budget::Approval;
+use starling_core::apply::ApprovedDeletions;
 use starling_core::ignore::IgnoreRules;
 use starling_core::object::{RenderedObject, RenderedSet};
 use starling_member::{MemberError, NoSiblings, PreviewJob};
@@ -126,6 +126,7 @@ async fn previewed_changes(world: &World, objects: &[RenderedObject]) -> usize {
     let desired = RenderedSet {
         digest: String::new(),
         objects: objects.to_vec(),
+        secrets: Default::default(),
     };
     let preview = world
         .member
@@ -139,7 +140,9 @@ async fn previewed_changes(world: &World, objects: &[RenderedObject]) -> usize {
             siblings: &NoSiblings,
             handed_over_by: &BTreeSet::new(),
             grace: starling_core::apply::Grace::none(),
-            approval: Approval::default(),
+            approval: ApprovedDeletions::default(),
+            confirm: &Default::default(),
+            earlier: Default::default(),
             deadline: soon(),
         })
         .await;

@@ -2,14 +2,14 @@
 
 use serde_json::json;
 use starling_core::apply::PruneBlocker;
-use starling_core::inventory::{Entry, Inventory};
+use starling_core::inventory::{Inventory, InventoryEntry};
 use starling_member::{MemberError, MemberLimits};
 
 use crate::world::{World, key, soon};
 
 fn entries(world: &World, names: std::ops::Range<usize>, uid: &str) -> Inventory {
     let id = |n| key("", "ConfigMap", &world.namespace, &format!("object-{n:03}"));
-    names.map(|n| Entry::new(id(n), uid)).collect()
+    names.map(|n| InventoryEntry::new(id(n), uid)).collect()
 }
 
 async fn shards(world: &World) -> usize {
@@ -104,7 +104,7 @@ async fn an_apply_over_several_shards_converges() {
         (28, 30, 0)
     );
     assert_eq!(world.inventory_names().await.len(), 30);
-    world.approved = deletions.digest;
+    world.approved = [deletions.digest].into_iter().collect();
     assert_eq!(world.apply_ok(&objects[..2]).await.len(), 28);
     assert_eq!(
         (world.inventory_names().await, shards(&world).await),

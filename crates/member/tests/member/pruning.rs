@@ -13,9 +13,9 @@ use kube::api::{
 };
 use serde_json::json;
 use starling_api::OWNER_LABEL;
-use starling_core::apply::{Grace, PruneBlocker};
-use starling_core::inventory::{Entry, Origin};
-use starling_core::object::RenderedObject;
+use starling_core::apply::{ApprovedDigests, Grace, PruneBlocker};
+use starling_core::inventory::{InventoryEntry, Origin};
+use starling_core::object::{ObjectId, RenderedObject};
 use starling_member::{DeleteJob, MemberError, NoBudgets};
 use starling_testkit::{Fault, FaultProxy, Match, wait};
 
@@ -184,7 +184,7 @@ async fn is_terminating(world: &World, namespace: &str) -> bool {
 
 /// A person made the namespace, and keeps things in it that no inventory lists.
 #[tokio::test]
-async fn a_namespace_that_was_there_before_is_let_go_of_and_not_deleted() {
+async fn a_namespace_that_was_there_before_is_relinquished_of_and_not_deleted() {
     for deleted_with_its_sync in [false, true] {
         let mut world = World::new(&format!("adopted-{deleted_with_its_sync}")).await;
         let name = world.namespace.clone();
@@ -204,13 +204,13 @@ async fn a_namespace_that_was_there_before_is_let_go_of_and_not_deleted() {
                 siblings: &BTreeSet::new(),
                 budgets: &NoBudgets,
                 confirm: &Default::default(),
-                approved: "",
+                approval: Default::default(),
                 deadline: soon(),
             };
             let outcome = world.member.delete(job).await;
             assert!(outcome.is_complete(), "{outcome:?}");
             assert_eq!(
-                (outcome.deleted, outcome.let_go),
+                (outcome.deleted, outcome.relinquished),
                 (vec![world.map_key("a")], vec![key("", "Namespace", "", &name)])
             );
         } else {
@@ -219,7 +219,7 @@ async fn a_namespace_that_was_there_before_is_let_go_of_and_not_deleted() {
                 outcome.is_complete() && outcome.prune_blocker.is_none(),
                 "{outcome:?}"
             );
-            assert_eq!(outcome.let_go, [key("", "Namespace", "", &name)]);
+            assert_eq!(outcome.relinquished, [key("", "Namespace", "", &name)]);
             assert_eq!(world.inventory_names().await, ["a"]);
         }
         assert!(!is_terminating(&world, &name).await);
@@ -298,7 +298,7 @@ async fn an_object_that_is_taken_back_keeps_its_content() {
 
 /// A person made the object and protects it: there is nothing to approve.
 #[tokio::test]
-async fn an_adopted_object_that_asks_for_an_approval_is_let_go_of() {
+async fn an_adopted_object_that_asks_for_an_approval_is_relinquished_of() {
     for deleted_with_its_sync in [false, true] {
         let mut world = World::new(&format!("adopted-confirm-{deleted_with_its_sync}")).await;
         world.create_map("theirs", &json!({"k": "1"})).await;
@@ -315,16 +315,16 @@ async fn an_adopted_object_that_asks_for_an_approval_is_let_go_of() {
                 siblings: &BTreeSet::new(),
                 budgets: &NoBudgets,
                 confirm: &Default::default(),
-                approved: "",
+                approval: Default::default(),
                 deadline: soon(),
             };
             let outcome = world.member.delete(job).await;
             assert!(outcome.is_complete(), "{outcome:?}");
-            assert_eq!(outcome.let_go, [theirs.key]);
+            assert_eq!(outcome.relinquished, [theirs.key]);
         } else {
             let outcome = world.apply(&[a]).await;
             assert!(outcome.prune_blocker.is_none(), "{outcome:?}");
-            assert_eq!(outcome.let_go, [theirs.key]);
+            assert_eq!(outcome.relinquished, [theirs.key]);
         }
         assert_eq!(world.value("theirs", "k").await.as_deref(), Some("1"));
         let live = world.maps().get("theirs").await.unwrap();
@@ -334,7 +334,7 @@ async fn an_adopted_object_that_asks_for_an_approval_is_let_go_of() {
 
 /// Values that an apply took from another manager by force: nobody knows what was there before, so they stay.
 #[tokio::test]
-async fn what_is_let_go_of_keeps_its_content() {
+async fn what_is_relinquished_of_keeps_its_content() {
     let mut world = World::new("let-go-content").await;
     let group = "letgo.example.test";
     let definition = definition(&world, group, "gizmos", "gizmo", "Gizmo");
@@ -355,7 +355,11 @@ async fn what_is_let_go_of_keeps_its_content() {
     world.conflicts_override = true;
     world.apply_ok(&[ours.clone(), map.clone()]).await;
     let outcome = world.apply(&[map]).await;
-    assert_eq!(outcome.let_go, std::slice::from_ref(&ours.key), "{outcome:?}");
+    assert_eq!(
+        outcome.relinquished,
+        std::slice::from_ref(&ours.key),
+        "{outcome:?}"
+    );
     let live = definitions.get(&ours.key.name).await.unwrap();
     assert_eq!(live.spec.names.short_names, Some(vec!["after".to_owned()]));
     assert!(live.metadata.labels.is_none_or(|labels| labels.is_empty()));
@@ -372,8 +376,34 @@ async fn a_namespace_that_an_apply_created_is_deleted_once_that_is_approved() {
     let Some(PruneBlocker::Budget(held)) = outcome.prune_blocker else {
         panic!("{outcome:?}");
     };
-    world.approved = held.digest;
-    assert_eq!(world.apply_ok(&[map]).await, [format!("deleted {name}")]);
+    world.approved = [held.digest].into_iter().collect();
+    // Nothing deletes its content here.
+    let outcome = world.apply(&[map]).await;
+    assert!(outcome.is_complete(), "{outcome:?}");
+    assert_eq!((&*outcome.terminating[0].name, outcome.deleting), (name, 1));
+    // Its approval is used up by then, a grace may begin, and a person may want it back: nothing is decided any more.
+    world.approved = ApprovedDigests::default();
+    let undeleted = Some(jiff::Timestamp::now() + jiff::SignedDuration::from_hours(1));
+    for (length, undeleted) in [
+        (Duration::ZERO, None),
+        (Duration::from_secs(3600), None),
+        (Duration::ZERO, undeleted),
+    ] {
+        world.grace = Grace {
+            length,
+            now: jiff::Timestamp::now(),
+            undeleted,
+            ..Grace::none()
+        };
+        let map = world.map("a", &json!({}));
+        let outcome = world.apply(&[map]).await;
+        assert!(
+            matches!(outcome.prune_blocker, Some(PruneBlocker::NotGone(_))),
+            "{outcome:?}"
+        );
+        assert_eq!((&*outcome.terminating[0].name, outcome.deleting), (name, 0));
+        assert!(world.inventory_names().await.contains(&name.to_owned()));
+    }
     assert!(is_terminating(&world, name).await);
 }
 
@@ -384,7 +414,7 @@ async fn an_object_whose_first_response_was_lost_shows_who_created_it() {
     let (ours, theirs) = (world.map("ours", &json!({})), world.map("theirs", &json!({})));
     world.apply_ok(std::slice::from_ref(&ours)).await;
     world.create_map("theirs", &json!({"k": "1"})).await;
-    let claims = ["ours", "theirs"].map(|name| Entry::new(world.map_key(name), ""));
+    let claims = ["ours", "theirs"].map(|name| InventoryEntry::new(world.map_key(name), ""));
     let none = starling_core::inventory::Inventory::new();
     let (member, owner) = (&world.member, &world.owner);
     member.write_inventory(owner, &none, soon()).await.unwrap();
@@ -401,6 +431,44 @@ async fn an_object_whose_first_response_was_lost_shows_who_created_it() {
         .map(|entry| entry.listed.origin)
         .collect();
     assert_eq!(origins, [Origin::Created, Origin::Adopted]);
+}
+
+/// The object moves from one group to another. Guards against an origin that is that of the last owner's first apply:
+/// what a person had made would count as created, or what Starling had created as adopted.
+#[tokio::test]
+async fn an_object_that_is_handed_over_keeps_its_origin() {
+    let mut world = World::new("origin-moves").await;
+    world.create_map("theirs", &json!({"k": "1"})).await;
+    let render = |world: &World| [world.map("ours", &json!({})), world.map("theirs", &json!({}))];
+    let objects = render(&world);
+    world.apply_ok(&objects).await;
+    let first = std::mem::replace(&mut world.owner, "fedcba9876543210fedcba9876543210".into());
+    let names = ["ours", "theirs"];
+    world.former = names
+        .map(|name| (world.map_key(name), [first.clone()].into()))
+        .into();
+    world.restarted();
+    world.records.clear();
+    let objects = render(&world);
+    world.apply_ok(&objects).await;
+    let entries = world.inventory().await;
+    let origins: Vec<Origin> = entries.entries().map(|entry| entry.listed.origin).collect();
+    assert_eq!(origins, [Origin::Created, Origin::Adopted]);
+    // A line of another object of that name says nothing.
+    let lines =
+        names.map(|name| InventoryEntry::new(world.map_key(name), "another").with_origin(Origin::Created));
+    let member = &world.member;
+    member
+        .write_inventory(&first, &lines.into_iter().collect(), soon())
+        .await
+        .unwrap();
+    world.owner = "0123456789abcdef0123456789abcdef".into();
+    world.records.clear();
+    let objects = render(&world);
+    world.apply_ok(&objects).await;
+    let entries = world.inventory().await;
+    let origins: Vec<Origin> = entries.entries().map(|entry| entry.listed.origin).collect();
+    assert_eq!(origins, [Origin::Adopted, Origin::Adopted]);
 }
 
 /// Serves the only version of a definition or not, and waits until discovery says so.
@@ -532,7 +600,7 @@ async fn what_an_object_needs_to_go_is_pruned_after_it() {
     let Some(PruneBlocker::Budget(held)) = world.apply(&keep).await.prune_blocker else {
         panic!("a definition is deleted without an approval");
     };
-    (world.approved, world.timeout) = (held.digest, Duration::from_secs(4));
+    (world.approved, world.timeout) = ([held.digest].into_iter().collect(), Duration::from_secs(4));
     let outcome = world.apply(&keep).await;
     assert!(
         matches!(&outcome.failures[..], [(_, MemberError::Terminating { finalizers, .. })] if finalizers[..] == ["example.test/hold"]),
@@ -557,7 +625,7 @@ async fn what_an_object_needs_to_go_is_deleted_after_it_with_the_sync() {
             siblings: &BTreeSet::new(),
             budgets: &NoBudgets,
             confirm: &Default::default(),
-            approved: "",
+            approval: Default::default(),
             deadline: soon(),
         };
         world.member.delete(job).await
@@ -591,7 +659,7 @@ async fn what_fails_to_go_stops_what_comes_after_it() {
         siblings: &BTreeSet::new(),
         budgets: &NoBudgets,
         confirm: &Default::default(),
-        approved: "",
+        approval: Default::default(),
         deadline: soon(),
     };
     let outcome = world.member.delete(job).await;
@@ -618,7 +686,7 @@ async fn a_claim_without_uid_deletes_only_applied_objects() {
     world
         .edit("c", &json!({"metadata": {"labels": {OWNER_LABEL: world.owner}}}))
         .await;
-    let claims = ["a", "b", "c"].map(|name| Entry::new(world.map_key(name), ""));
+    let claims = ["a", "b", "c"].map(|name| InventoryEntry::new(world.map_key(name), ""));
     let claims = claims.into_iter().collect();
     world
         .member
@@ -634,30 +702,102 @@ async fn a_claim_without_uid_deletes_only_applied_objects() {
     );
 }
 
-/// An object whose deletion a finalizer blocks leaves the inventory once the member has accepted the delete.
+/// An object whose deletion a finalizer blocks stays in the inventory until it is gone, and blocks no apply.
 #[tokio::test]
-async fn a_finalizer_does_not_block_the_next_attempt() {
+async fn a_finalizer_does_not_block_the_next_attempt_and_its_object_is_not_forgotten() {
     let mut world = World::new("finalizer").await;
     let objects = [world.map("a", &json!({})), world.map("b", &json!({}))];
     world.apply_ok(&objects).await;
     world
         .edit("b", &json!({"metadata": {"finalizers": ["example.test/hold"]}}))
         .await;
-    assert_eq!(world.apply_ok(&objects[..1]).await, ["deleted b"]);
-    assert_eq!(world.apply_ok(&objects[..1]).await, Vec::<String>::new());
-    assert!(
-        world
-            .maps()
-            .get("b")
-            .await
-            .unwrap()
-            .metadata
-            .deletion_timestamp
-            .is_some()
-    );
+    for sent in [1, 0] {
+        let outcome = world.apply(&objects[..1]).await;
+        assert!(outcome.is_complete() && outcome.deleted.is_empty(), "{outcome:?}");
+        assert_eq!(
+            (&outcome.terminating[..], outcome.deleting),
+            (&[objects[1].key.clone()][..], sent)
+        );
+        assert!(
+            matches!(&outcome.prune_blocker, Some(PruneBlocker::NotGone(object)) if object.contains("/b"))
+        );
+        assert_eq!(world.inventory_names().await, ["a", "b"]);
+    }
     let release = json!({"metadata": {"finalizers": null}});
     let maps: Api<k8s_openapi::api::core::v1::ConfigMap> = world.maps();
     maps.patch("b", &PatchParams::default(), &Patch::Merge(release))
         .await
         .unwrap();
+    let outcome = world.apply(&objects[..1]).await;
+    assert_eq!((outcome.terminating, outcome.prune_blocker), (Vec::new(), None));
+    assert_eq!(world.inventory_names().await, ["a"]);
+}
+
+/// One commit removes the custom resource, and the next one its operator. Guards against an object that is forgotten
+/// while it waits for its finalizer, which the operator runs.
+#[tokio::test]
+async fn an_operator_that_leaves_later_is_pruned_after_the_objects_that_wait_for_it() {
+    let mut world = World::new("prune-later").await;
+    let operated = Operated::apply(&mut world, "prunelater.example.test").await;
+    let resource = operated.objects[1].key.clone();
+    let without = |removed: &[&ObjectId]| -> Vec<RenderedObject> {
+        let stays = |object: &&RenderedObject| !removed.contains(&&object.key);
+        operated.objects.iter().filter(stays).cloned().collect()
+    };
+    let outcome = world.apply(&without(&[&resource])).await;
+    assert_eq!(
+        outcome.terminating,
+        std::slice::from_ref(&resource),
+        "{outcome:?}"
+    );
+    let operator = operated
+        .objects
+        .iter()
+        .find(|object| object.key.name == "operator")
+        .unwrap();
+    world.timeout = Duration::from_secs(4);
+    let outcome = world.apply(&without(&[&resource, &operator.key])).await;
+    assert!(
+        matches!(&outcome.failures[..], [(key, MemberError::Terminating { .. })] if *key == resource),
+        "{outcome:?}"
+    );
+    assert!(operated.has_operator(&world).await);
+    operated.finalizers(&json!(null)).await;
+    world.timeout = TIMEOUT;
+    assert!(
+        world
+            .apply(&without(&[&resource, &operator.key]))
+            .await
+            .is_complete()
+    );
+    assert!(!operated.has_operator(&world).await);
+}
+
+/// A Sync that is deleted after its prune began waits for what the prune left.
+#[tokio::test]
+async fn the_end_of_a_sync_waits_for_objects_that_a_prune_left_terminating() {
+    let mut world = World::new("prune-ends").await;
+    let objects = [world.map("a", &json!({})), world.map("b", &json!({}))];
+    world.apply_ok(&objects).await;
+    world
+        .edit("b", &json!({"metadata": {"finalizers": ["example.test/hold"]}}))
+        .await;
+    world.apply(&objects[..1]).await;
+    let delete = async || {
+        let job = DeleteJob {
+            owner: &world.owner,
+            siblings: &BTreeSet::new(),
+            budgets: &NoBudgets,
+            confirm: &Default::default(),
+            approval: Default::default(),
+            deadline: soon(),
+        };
+        world.member.delete(job).await
+    };
+    let outcome = delete().await;
+    assert!(!outcome.is_complete(), "{outcome:?}");
+    assert_eq!(outcome.terminating, [objects[1].key.clone()]);
+    world.edit("b", &json!({"metadata": {"finalizers": null}})).await;
+    assert!(delete().await.is_complete());
+    assert!(world.inventory().await.is_empty());
 }

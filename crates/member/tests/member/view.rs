@@ -1,19 +1,21 @@
 //! The state of one Sync, for a member that is not a real API server.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::LazyLock;
 
 use bytes::Bytes;
 use serde_json::json;
 use starling_api::OWNER_LABEL;
+use starling_core::apply::ApprovedDeletions;
 use starling_core::apply::Record;
-use starling_core::apply::budget::Approval;
 use starling_core::digest;
+use starling_core::ids::OwnerLabel;
 use starling_core::object::{Directives, ObjectId, RenderedObject, RenderedSet};
 use starling_member::{ApplyJob, ApplyOutcome, DriftReport, Member, NoBudgets, NoSiblings};
 
 use crate::world::{key, soon};
 
-const OWNER: &str = "0f";
+static OWNER: LazyLock<OwnerLabel> = LazyLock::new(|| OwnerLabel::new("0f"));
 
 /// The state that the controller keeps between two attempts.
 pub(crate) struct View {
@@ -36,15 +38,17 @@ impl View {
         let desired = RenderedSet {
             digest: String::new(),
             objects: names.iter().map(|name| map(name)).collect(),
+            secrets: Default::default(),
         };
         let outcome = self
             .member
             .apply(ApplyJob {
-                owner: OWNER,
+                owner: &OWNER,
                 desired: &desired,
                 records: &self.records,
                 drifted: &self.drifted,
                 compare: false,
+                former: &Default::default(),
                 kept: &BTreeMap::new(),
                 prune: true,
                 allow_empty: false,
@@ -55,7 +59,7 @@ impl View {
                 budgets: &NoBudgets,
                 confirm: &Default::default(),
                 grace: starling_core::apply::Grace::none(),
-                approval: Approval::default(),
+                approval: ApprovedDeletions::default(),
                 deadline: soon(),
             })
             .await;
@@ -70,13 +74,13 @@ impl View {
     }
 
     pub(crate) async fn find_drift(&self) -> DriftReport {
-        self.member.find_drift(OWNER, &self.records, soon()).await
+        self.member.find_drift(&OWNER, &self.records, soon()).await
     }
 }
 
 fn map(name: &str) -> RenderedObject {
     let body = json!({"apiVersion": "v1", "kind": "ConfigMap",
-        "metadata": {"name": name, "namespace": "shop", "labels": {OWNER_LABEL: OWNER}}, "data": {"k": "v"}});
+        "metadata": {"name": name, "namespace": "shop", "labels": {OWNER_LABEL: *OWNER}}, "data": {"k": "v"}});
     let body = Bytes::from(body.to_string());
     RenderedObject {
         key: key("", "ConfigMap", "shop", name),

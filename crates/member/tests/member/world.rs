@@ -11,8 +11,9 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use starling_api::OWNER_LABEL;
 use starling_controlplane::{Assets, ControlPlane, ControlPlanes, Options};
-use starling_core::apply::budget::Approval;
+use starling_core::apply::{ApprovedDeletions, ApprovedDigests};
 use starling_core::apply::{Grace, Record};
+use starling_core::ids::OwnerLabel;
 use starling_core::ignore::IgnoreRules;
 use starling_core::inventory::Inventory;
 use starling_core::object::{Directives, GroupKind, ObjectId, Phase, RenderedObject, RenderedSet};
@@ -46,11 +47,12 @@ pub(crate) struct World {
     servers: Arc<ControlPlanes>,
     pub(crate) member: Member,
     pub(crate) other: kube::Client,
-    pub(crate) owner: String,
+    pub(crate) owner: OwnerLabel,
     /// The namespace of this test; it exists.
     pub(crate) namespace: String,
     pub(crate) records: BTreeMap<ObjectId, Record>,
     pub(crate) drifted: BTreeSet<ObjectId>,
+    pub(crate) former: BTreeMap<ObjectId, BTreeSet<OwnerLabel>>,
     pub(crate) kept: BTreeMap<ObjectId, String>,
     /// A reconcile of the Sync was requested.
     pub(crate) compare: bool,
@@ -64,7 +66,7 @@ pub(crate) struct World {
     pub(crate) recreate: bool,
     pub(crate) confirm: BTreeSet<GroupKind>,
     pub(crate) grace: Grace<'static>,
-    pub(crate) approved: String,
+    pub(crate) approved: ApprovedDigests,
 }
 
 impl World {
@@ -77,7 +79,7 @@ impl World {
         let plane = servers.get("member").unwrap();
         let member = connect(plane, limits);
         let other = plane.client().await.unwrap();
-        let owner = hex::encode(Sha256::digest(test))[..32].to_owned();
+        let owner = OwnerLabel::new(&hex::encode(Sha256::digest(test))[..32]);
         let namespace = format!("t-{test}");
         let world = Self {
             servers,
@@ -88,6 +90,7 @@ impl World {
             records: BTreeMap::new(),
             drifted: BTreeSet::new(),
             kept: BTreeMap::new(),
+            former: BTreeMap::new(),
             compare: false,
             ignore: IgnoreRules::default(),
             timeout: Duration::from_secs(60),
@@ -97,7 +100,7 @@ impl World {
             recreate: false,
             confirm: BTreeSet::new(),
             grace: Grace::none(),
-            approved: String::new(),
+            approved: ApprovedDigests::default(),
         };
         world.create_namespace(&world.namespace).await;
         world
@@ -180,6 +183,7 @@ impl World {
         let desired = self.ignore.apply_to(RenderedSet {
             digest: String::new(),
             objects,
+            secrets: Default::default(),
         });
         let job = ApplyJob {
             owner: &self.owner,
@@ -187,6 +191,7 @@ impl World {
             records: &self.records,
             drifted: &self.drifted,
             kept: &self.kept,
+            former: &self.former,
             compare: self.compare,
             prune: self.prune,
             allow_empty: self.allow_empty,
@@ -197,9 +202,9 @@ impl World {
             budgets: &NoBudgets,
             confirm: &self.confirm,
             grace: self.grace,
-            approval: Approval {
-                target: "t",
-                approved: &self.approved,
+            approval: ApprovedDeletions {
+                subject: Default::default(),
+                digests: &self.approved,
             },
             deadline: Instant::now() + self.timeout,
         };
@@ -209,7 +214,7 @@ impl World {
             self.drifted.remove(&applied.key);
         }
         let left = outcome.deleted.iter().chain(&outcome.released);
-        for key in left.chain(&outcome.let_go).chain(&outcome.undeleted) {
+        for key in left.chain(&outcome.relinquished).chain(&outcome.undeleted) {
             self.records.remove(key);
         }
         outcome

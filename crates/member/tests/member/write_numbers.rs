@@ -9,6 +9,7 @@ use std::time::Duration;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use serde_json::json;
+use starling_core::ids::{InstallationId, OwnerLabel};
 use starling_core::object::RenderedObject;
 use starling_core::restore::{KnownWrites, Timeline, WriteNumber};
 use starling_member::{
@@ -25,7 +26,7 @@ struct Hub {
     known: Mutex<KnownWrites>,
     unavailable: bool,
     /// That of the test, because tests share a member.
-    installation: String,
+    installation: InstallationId,
     /// Another process counts now, in another timeline.
     is_restarted: AtomicBool,
     /// Another attempt has found that the management cluster was set back.
@@ -33,7 +34,7 @@ struct Hub {
 }
 
 impl WriteNumbers for Hub {
-    fn installation(&self) -> &str {
+    fn installation(&self) -> &InstallationId {
         &self.installation
     }
 
@@ -68,7 +69,7 @@ async fn world(test: &str, hub: Hub) -> (World, FaultProxy, Arc<Hub>) {
     let mut world = World::new(test).await;
     let proxy = FaultProxy::start(world.plane()).await.unwrap();
     let hub = Arc::new(Hub {
-        installation: test.to_owned(),
+        installation: InstallationId::new(test),
         ..hub
     });
     world.member = connect_to(&proxy).numbered(hub.clone());
@@ -186,7 +187,7 @@ async fn a_member_that_remembers_more_is_not_written() {
             siblings: &BTreeSet::new(),
             budgets: &NoBudgets,
             confirm: &Default::default(),
-            approved: "",
+            approval: Default::default(),
             deadline: soon(),
         })
         .await;
@@ -219,7 +220,7 @@ async fn a_sync_that_was_removed_is_not_applied_again() {
             siblings: &BTreeSet::new(),
             budgets: &NoBudgets,
             confirm: &Default::default(),
-            approved: "",
+            approval: Default::default(),
             deadline: soon(),
         })
         .await;
@@ -236,28 +237,40 @@ async fn a_sync_that_was_removed_is_not_applied_again() {
     );
     let none: [String; 0] = [];
     assert_eq!(writes(&proxy, seen), none);
-    let removal = world.member.last_removal("removed", soon()).await.unwrap();
+    let removal = world
+        .member
+        .last_removal(&InstallationId::new("removed"), soon())
+        .await
+        .unwrap();
     assert_eq!(removal.unwrap().to_string(), taken(2));
-    assert_eq!(world.member.last_removal("other", soon()).await.unwrap(), None);
+    assert_eq!(
+        world
+            .member
+            .last_removal(&InstallationId::new("other"), soon())
+            .await
+            .unwrap(),
+        None
+    );
 
     *hub.known.lock().unwrap() = after;
     world.apply_ok(&objects).await;
 }
 
-async fn delete(world: &World, owner: &str) -> DeleteOutcome {
+async fn delete(world: &World, owner: &OwnerLabel) -> DeleteOutcome {
     let job = DeleteJob {
         owner,
         siblings: &BTreeSet::new(),
         budgets: &NoBudgets,
         confirm: &Default::default(),
-        approved: "",
+        approval: Default::default(),
         deadline: soon(),
     };
     world.member.delete(job).await
 }
 
 async fn removal(world: &World, installation: &str) -> String {
-    let removal = world.member.last_removal(installation, soon()).await.unwrap();
+    let installation = InstallationId::new(installation);
+    let removal = world.member.last_removal(&installation, soon()).await.unwrap();
     removal.unwrap().to_string()
 }
 
@@ -268,7 +281,7 @@ async fn a_later_removal_does_not_hide_a_lost_one() {
     let objects = maps(&world, "1");
     world.apply_ok(&objects).await;
     let first = world.owner.clone();
-    world.owner = format!("{}2", &first[..31]);
+    world.owner = OwnerLabel::new(format!("{}2", &first.as_str()[..31]));
     let other = vec![world.map("z", &json!({"value": "1"}))];
     world.records.clear();
     world.apply_ok(&other).await;
@@ -291,7 +304,7 @@ async fn a_later_removal_does_not_hide_a_lost_one() {
 async fn of_two_removals_the_higher_number_stays() {
     let (mut world, proxy, _) = world("higher", Hub::default()).await;
     let first = world.owner.clone();
-    let second = format!("{}2", &first[..31]);
+    let second = OwnerLabel::new(format!("{}2", &first.as_str()[..31]));
     for (owner, name) in [(&first, "x"), (&second, "y")] {
         world.owner.clone_from(owner);
         world.records.clear();
@@ -313,9 +326,9 @@ async fn of_two_removals_the_higher_number_stays() {
     assert_eq!(removal(&world, "higher").await, taken(4));
 }
 
-/// Guards against objects that were let go of since the backup, edited by people, and taken back unnoticed.
+/// Guards against objects that were relinquished since the backup, edited by people, and taken back unnoticed.
 #[tokio::test]
-async fn objects_that_were_let_go_of_remember_it() {
+async fn objects_that_were_relinquish_remember_it() {
     let (mut world, proxy, hub) = world("letgo", Hub::default()).await;
     let objects = maps(&world, "1");
     world.apply_ok(&objects).await;
@@ -337,7 +350,7 @@ async fn objects_that_were_let_go_of_remember_it() {
     // Where there are no objects, there is nothing to remember.
     world
         .member
-        .record_release("0".repeat(32).as_str(), soon())
+        .record_release(&OwnerLabel::new("0".repeat(32)), soon())
         .await
         .unwrap();
     assert_eq!(writes(&proxy, seen), none);
@@ -348,13 +361,13 @@ async fn objects_that_were_let_go_of_remember_it() {
 #[tokio::test]
 async fn a_check_compares_all_numbers_with_one_request() {
     let (mut world, proxy, hub) = world("check", Hub::default()).await;
-    let owners = BTreeSet::from([world.owner.clone(), "0".repeat(32)]);
-    let check = async |owners: &BTreeSet<String>| world.member.check_numbers(owners, soon()).await;
+    let owners = BTreeSet::from([world.owner.clone(), OwnerLabel::new("0".repeat(32))]);
+    let check = async |owners: &BTreeSet<OwnerLabel>| world.member.check_numbers(owners, soon()).await;
     check(&owners).await.unwrap();
     let objects = maps(&world, "1");
     let backup = hub.known.lock().unwrap().clone();
     world.apply_ok(&objects).await;
-    let check = async |owners: &BTreeSet<String>| world.member.check_numbers(owners, soon()).await;
+    let check = async |owners: &BTreeSet<OwnerLabel>| world.member.check_numbers(owners, soon()).await;
     check(&owners).await.unwrap();
 
     let after = hub.known.lock().unwrap().clone();

@@ -22,7 +22,7 @@ const RELEASED_MANAGER: &str = "starling-released";
 /// again; controllers that write several times within milliseconds are rare.
 const TRIES: usize = 3;
 
-/// What happens to the fields that only Starling applied.
+/// The treatment of the fields that only Starling applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fields {
     /// All of them stay, except the owner label.
@@ -42,21 +42,21 @@ impl Member {
     ) -> Result<Pruned, MemberError> {
         let operation = Operation::object("release", key);
         let given_up = self.rename_entry(operation, target, Fields::Keep, attempt).await;
-        let_go_of(given_up)
+        as_pruned(given_up)
     }
 
     /// Gives up the owner label, and the labels and annotations that Starling applied. What another manager applied as
     /// well stays as it is, and so does everything outside of the metadata.
-    pub(super) async fn let_go(
+    pub(super) async fn relinquish(
         &self,
         key: &ObjectId,
         target: &DeletionTarget,
         attempt: &Attempt,
     ) -> Result<Pruned, MemberError> {
-        let operation = Operation::object("let go of", key);
+        let operation = Operation::object("relinquish", key);
         let content = self.rename_entry(operation, target, Fields::KeepContent, attempt);
         if let Err(error) = content.await {
-            return let_go_of(Err(error));
+            return as_pruned(Err(error));
         }
         let path = target.path.clone() + &paths::apply_query(true, false);
         let nothing = without_fields(key, target);
@@ -64,7 +64,7 @@ impl Member {
             .send(Call::apply(operation, path, METADATA, nothing), attempt)
             .await
             .map(drop);
-        let_go_of(match given_up {
+        as_pruned(match given_up {
             // Without them the object would be invalid: the fields stay, and the label goes.
             Err(MemberError::Invalid { .. } | MemberError::Immutable { .. }) => {
                 let path = target.path.clone() + &paths::apply_query(false, false);
@@ -102,9 +102,9 @@ impl Member {
     }
 }
 
-fn let_go_of(given_up: Result<(), MemberError>) -> Result<Pruned, MemberError> {
+fn as_pruned(given_up: Result<(), MemberError>) -> Result<Pruned, MemberError> {
     match given_up {
-        Ok(()) | Err(MemberError::NotFound { .. }) => Ok(Pruned::LetGo),
+        Ok(()) | Err(MemberError::NotFound { .. }) => Ok(Pruned::Relinquished),
         Err(error) => Err(error),
     }
 }
