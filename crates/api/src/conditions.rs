@@ -38,6 +38,10 @@ pub const CONTESTED: &str = "Contested";
 /// it. Present only while true.
 pub const RESTORE_DETECTED: &str = "RestoreDetected";
 
+/// The admission policies that verify `spec.by` of approvals and operator actions are missing or changed. Present only
+/// while true, on groups with approvals or operator actions.
+pub const POLICY_MISSING: &str = "PolicyMissing";
+
 /// Maximum length of the message of a condition or problem, in bytes.
 pub const MESSAGE_LIMIT: usize = 512;
 

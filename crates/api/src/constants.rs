@@ -31,6 +31,9 @@ pub const DELETIONS_MANAGER: &str = "starling-deletions";
 pub const COUNTS_FOR: &str = "starling.dev/counts-for";
 /// Value of [`COUNTS_FOR`] of an object that was written for another rollout of the same number.
 pub const COUNTS_FOR_NONE: &str = "none";
+/// Annotation on a RolloutAction, RolloutApproval or DeletionApproval: no admission policy has verified
+/// `spec.by`. Set by the controller when it first sees the object.
+pub const UNVERIFIED_BY: &str = "starling.dev/unverified-by";
 /// Annotation on a RolloutAction or RolloutApproval: its creation time when the controller first saw it, in RFC 3339
 /// format. It orders actions.
 pub const FIRST_CREATED_AT: &str = "starling.dev/first-created-at";

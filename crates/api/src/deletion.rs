@@ -12,8 +12,8 @@ use crate::{Duration, IntOrPercent};
 #[serde(rename_all = "camelCase")]
 pub struct DeletionBudget {
     /// Maximum number of objects that are deleted within the window, as a number or as a percentage of the
-    /// objects at the start of the window, rounded down. Defaults to 50% for a SyncGroup, but at least 100, and
-    /// to no limit for a Sync.
+    /// most objects within the window, rounded down. Defaults to 50% for a SyncGroup, but at least 100, and to no
+    /// limit for a Sync.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub objects: Option<IntOrPercent>,
     /// Maximum number of clusters on which objects are deleted within the window, as a number or as a
@@ -51,11 +51,13 @@ pub struct Deletions {
     /// Deletions that were counted last and may still be in progress. Set on Syncs only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grant: Option<DeletionGrant>,
-    /// Clusters that are leaving the selection, and whose deletions were counted or approved. Set on SyncGroups only.
+    /// Clusters that are leaving the selection, and whose deletions were counted or approved: at most 200 kB of names.
+    /// Set on SyncGroups only.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "set"))]
     pub leaving: Vec<String>,
-    /// Approvals that are used up. Those that no longer exist are absent.
+    /// Approvals that are used up. Those that no longer exist are absent. Of the DeletionApprovals, the newest 100 are
+    /// recorded; the record with the name `*` is of all that are older.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     pub used: Vec<UsedApproval>,
@@ -125,7 +127,8 @@ pub struct DeletionGrant {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct UsedApproval {
-    /// Name of the DeletionApproval, or of the annotation.
+    /// Name of the DeletionApproval, or of the annotation; `*` for all DeletionApprovals that were first created until
+    /// `created`.
     pub name: String,
     /// `DeletionApproval`, or the kind of the annotated object. Empty in records of earlier versions.
     #[serde(default, skip_serializing_if = "String::is_empty")]

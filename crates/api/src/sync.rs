@@ -327,7 +327,7 @@ pub struct DeletionHold {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PendingDeletions {
-    /// Number of objects.
+    /// Number of objects, without those that are being deleted already.
     #[serde(default)]
     pub count: u32,
     /// Time of the first attempt that no longer rendered the first of the objects, in RFC 3339 format. The object is
@@ -342,6 +342,10 @@ pub struct PendingDeletions {
     #[serde(default)]
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     pub objects: Vec<String>,
+    /// What objects whose grace is over wait for: finalizers, a slot, or the group. Empty if nothing is known to hold
+    /// them.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub waiting_for: String,
 }
 
 /// Objects that `starling.dev/reconcile: disabled` excludes from the apply, as the last check found them.

@@ -171,6 +171,11 @@ pub struct SyncGroupStatus {
     /// Deletions that count against the deletion budget. Absent if there were none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deletions: Option<Deletions>,
+    /// Deletions of the group as a whole that wait for an approval. The deletions that a Sync holds are in the status
+    /// of the Sync.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
+    pub held_deletions: Vec<GroupDeletionHold>,
     /// Clusters with problems, the ten most severe.
     #[serde(default)]
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
@@ -209,6 +214,24 @@ pub struct UnselectedClusters {
     /// Names of the clusters.
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     pub clusters: Vec<String>,
+}
+
+/// Deletions of a group that wait for an approval.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct GroupDeletionHold {
+    /// Cause of the deletions: Deselection or Rollback.
+    pub cause: GroupDeletionCause,
+    /// Digest of the list. An approval names this digest.
+    pub digest: String,
+}
+
+/// Cause of deletions of a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum GroupDeletionCause {
+    /// Clusters left the selection of the group.
+    Deselection,
+    /// The release of an automatic rollback lacks entries.
+    Rollback,
 }
 
 /// Number of selected clusters by state. The counts other than `total` add up to it.

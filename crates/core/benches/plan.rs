@@ -269,7 +269,7 @@ fn input(
     let cluster = |number: usize| {
         let place = read.place(&labels(number));
         let state = state(place.stage, number / 3);
-        let entries = ENTRIES.map(|entry| (entry.to_owned(), entry_view(entry, state)));
+        let entries = ENTRIES.map(|entry| (entry.into(), entry_view(entry, state)));
         let view = ClusterView {
             id: format!("5a1ee3c4-9d3f-4b52-8f5e-{number:012}"),
             reach: Reach::Ready,
@@ -277,14 +277,15 @@ fn input(
             windows: place.windows,
             entries: entries.into(),
         };
-        (format!("cluster-{number:05}"), view)
+        (format!("cluster-{number:05}").into(), view)
     };
     PlanInput {
         leaving: BTreeMap::new(),
+        returned: Default::default(),
         now: now(),
         clock_jumps: ClockJumps::default(),
         rollout: RolloutView {
-            release: digest("release", 2),
+            release: digest("release", 2).into(),
             direction: Direction::Forward,
             started_at: ago(3 * 3600),
             stages: records
@@ -322,12 +323,12 @@ fn entry_view(entry: &str, state: State) -> EntryView {
         State::Healthy(seconds) => (2, ago(seconds + 60), Progress::healthy_since(ago(seconds))),
     };
     EntryView {
-        wanted: Ok(digest(entry, 2)),
-        known_good: Some(digest(entry, 1)),
+        wanted: Ok(digest(entry, 2).into()),
+        known_good: Some(digest(entry, 1).into()),
         observed: Some(ObservedSync {
             retried_for: None,
-            target: Some(digest(entry, version)),
-            release: digest("release", version),
+            target: Some(digest(entry, version).into()),
+            release: digest("release", version).into(),
             admitted_at: Some(admitted_at),
             progress,
             suspended: false,

@@ -12,6 +12,9 @@ use crate::digest::{hash64, spread};
 pub const THRESHOLD: u32 = 5;
 /// The shortest time between two probes while the breaker is open.
 pub const PROBE_PERIOD: Duration = Duration::from_secs(30);
+/// The wait after the first failed probe of an open breaker. Most losses are a moment without network, which both ends
+/// survive: with a whole period, each of them would cost a rollout half a minute.
+const FIRST_WAIT: Duration = Duration::from_secs(3);
 /// The longest time that is added to the wait for the next probe, so that clusters that were lost together are not
 /// probed together. With the limit of ten seconds per probe, two periods contain a probe that begins after the cluster
 /// recovered.
@@ -50,9 +53,13 @@ enum State {
         probes: u32,
     },
     /// No request is sent before `probe_at`, and then a probe.
-    Open { probe_at: Duration },
+    Open {
+        probe_at: Duration,
+        /// Whether a probe has failed since the breaker opened.
+        is_probed: bool,
+    },
     /// A probe is in progress; it counts as failed at `until`.
-    HalfOpen { until: Duration },
+    HalfOpen { until: Duration, is_probed: bool },
 }
 
 impl Default for Breaker {
@@ -83,10 +90,11 @@ impl Breaker {
     pub fn begin_probe(&mut self, now: Duration) -> Result<(), Duration> {
         match self.state {
             State::Closed { .. } => Ok(()),
-            State::Open { probe_at: at } | State::HalfOpen { until: at } if at > now => Err(at),
-            State::Open { .. } | State::HalfOpen { .. } => {
+            State::Open { probe_at: at, .. } | State::HalfOpen { until: at, .. } if at > now => Err(at),
+            State::Open { is_probed, .. } | State::HalfOpen { is_probed, .. } => {
                 self.state = State::HalfOpen {
                     until: now + PROBE_LIMIT,
+                    is_probed,
                 };
                 Ok(())
             }
@@ -95,9 +103,10 @@ impl Breaker {
 
     /// Makes the next probe due at once: a user requested it, or the credentials changed.
     pub fn probe_now(&mut self) {
-        if self.is_open() {
+        if let State::Open { is_probed, .. } | State::HalfOpen { is_probed, .. } = self.state {
             self.state = State::Open {
                 probe_at: Duration::ZERO,
+                is_probed,
             };
         }
     }
@@ -114,11 +123,18 @@ impl Breaker {
 
     /// Records that the cluster did not respond. `seed` names the cluster.
     pub fn failed(&mut self, contact: Contact, now: Duration, seed: &str) {
-        let wait = || PROBE_PERIOD + spread(JITTER, hash64(&[seed, &now.as_millis().to_string()]));
+        let hash = || hash64(&[seed, &now.as_millis().to_string()]);
+        let wait = |is_probed: bool| match is_probed {
+            false => FIRST_WAIT + spread(FIRST_WAIT, hash()),
+            true => PROBE_PERIOD + spread(JITTER, hash()),
+        };
         self.state = match (self.state, contact) {
             // There was no probe yet, so one may follow at once.
             (State::Closed { work, probes }, Contact::Work) if work + probes + 1 >= THRESHOLD => {
-                State::Open { probe_at: now }
+                State::Open {
+                    probe_at: now,
+                    is_probed: false,
+                }
             }
             (State::Closed { work, probes }, Contact::Work) => State::Closed {
                 work: work + 1,
@@ -130,9 +146,16 @@ impl Breaker {
                     probes: probes + 1,
                 }
             }
-            (_, Contact::Probe) => State::Open {
-                probe_at: now + wait(),
+            (State::Closed { .. }, Contact::Probe) => State::Open {
+                probe_at: now + wait(false),
+                is_probed: true,
             },
+            (State::Open { is_probed, .. } | State::HalfOpen { is_probed, .. }, Contact::Probe) => {
+                State::Open {
+                    probe_at: now + wait(is_probed),
+                    is_probed: true,
+                }
+            }
             // Attempts that were in progress when the breaker opened change nothing.
             (open @ (State::Open { .. } | State::HalfOpen { .. }), Contact::Work) => open,
         };
@@ -228,9 +251,31 @@ mod tests {
         assert_eq!(after(&[Work; 5]).begin_probe(at(100)), Ok(()));
         let mut breaker = after(&[Probe; 5]);
         let next = breaker.begin_probe(at(100)).unwrap_err();
-        assert!((at(130)..=at(136)).contains(&next), "{next:?}");
+        assert!((at(103)..=at(106)).contains(&next), "{next:?}");
         breaker.probe_now();
         assert_eq!(breaker.begin_probe(at(100)), Ok(()));
+    }
+
+    /// Guards against a moment without network that costs half a minute.
+    #[test]
+    fn tenant_the_second_probe_of_an_open_breaker_comes_within_seconds_and_the_others_in_periods() {
+        for failures in [&[Work, Probe][..], &[Probe; 5], &[Work; 5]] {
+            let mut breaker = after(failures);
+            let mut now = at(100);
+            if breaker.begin_probe(now).is_ok() {
+                breaker.failed(Probe, now, "a");
+            }
+            let mut waits = Vec::new();
+            while waits.len() < 3 {
+                let due = breaker.begin_probe(now).unwrap_err();
+                waits.push(due - now);
+                now = due;
+                breaker.begin_probe(now).unwrap();
+                breaker.failed(Probe, now, "a");
+            }
+            assert!((at(3)..=at(6)).contains(&waits[0]), "{waits:?}");
+            assert!(waits[1..].iter().all(|wait| *wait >= PROBE_PERIOD), "{waits:?}");
+        }
     }
 
     /// Guards against a prober that ends while the breaker is half open: no other probe would ever be made.

@@ -8,14 +8,22 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use kube_core::ResourceExt;
-use starling_api::{DeletionApproval, FIRST_CREATED_AT, UsedApproval};
+use starling_api::{APPROVE_DELETIONS, DeletionApproval, FIRST_CREATED_AT, UsedApproval};
 
+use crate::apply::ApprovedDigests;
 use crate::rollout::operator;
 
 /// The number of approvals that a message names. The others are counted.
 const NAMED: usize = 3;
 /// The target of deletions without a replacement: the Sync is deleted.
 pub const ENDING: &str = "deletion";
+
+/// The digests of an annotation that count. People who approve more at once create objects.
+const DIGESTS: usize = 50;
+/// The records of used DeletionApprovals: as many as fit into some 30 kB. Those of older ones are one record.
+const RECORDS: usize = 100;
+/// The name of the record of all DeletionApprovals that were first created until its time. No object can have it.
+const OLDER: &str = "*";
 
 /// One digest that a person approved.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,21 +58,30 @@ impl Approval {
 
     /// Returns the digests in an annotation: clusters of one group may lose different objects, so there may be several,
     /// separated by commas or spaces.
-    pub fn of_annotation<'a>(
-        name: &'a str,
-        value: &'a str,
-        uid: &'a str,
-        is_shared: bool,
-    ) -> impl Iterator<Item = Self> + 'a {
-        let digests = value.split([',', ' ', '\n']).filter(|digest| !digest.is_empty());
-        digests.map(move |digest| Self {
+    #[must_use]
+    pub fn of_annotation(name: &str, value: &str, uid: &str, is_shared: bool) -> Vec<Self> {
+        let of = |digest: &str| Self {
             name: name.to_owned(),
             uid: uid.to_owned(),
             digest: digest.to_owned(),
             created: None,
             is_marked: false,
             is_shared,
-        })
+        };
+        ApprovedDigests::in_annotation(value)
+            .take(DIGESTS)
+            .map(of)
+            .collect()
+    }
+
+    /// Returns the digests in the annotation of a Sync or a group.
+    #[must_use]
+    pub fn annotated<K: ResourceExt>(object: &K, is_shared: bool) -> Vec<Self> {
+        let Some(value) = object.annotations().get(APPROVE_DELETIONS) else {
+            return Vec::new();
+        };
+        let uid = object.uid().unwrap_or_default();
+        Self::of_annotation(APPROVE_DELETIONS, value, &uid, is_shared)
     }
 
     /// Reports whether a record is of this approval. A restore to another API server changes UIDs: of an annotation,
@@ -152,17 +169,11 @@ impl Approvals {
         self.valid(digest).next().is_some()
     }
 
-    /// Returns the digests of valid approvals, separated by commas: see
-    /// [`is_approved`](crate::apply::budget::is_approved).
+    /// Returns the digests of valid approvals.
     #[must_use]
-    pub fn digests(&self) -> String {
-        let digests: BTreeSet<&str> = self
-            .known
-            .iter()
-            .filter(|approval| self.is_valid(approval))
-            .map(|approval| &*approval.digest)
-            .collect();
-        digests.into_iter().collect::<Vec<_>>().join(",")
+    pub fn digests(&self) -> ApprovedDigests {
+        let valid = self.known.iter().filter(|approval| self.is_valid(approval));
+        valid.map(|approval| approval.digest.clone()).collect()
     }
 
     /// Returns the record of used approvals after a list of this digest is carried out, without those that no longer
@@ -174,7 +185,7 @@ impl Approvals {
             .map(|approval| approval.used_at(now.to_string()));
         let mut used: Vec<UsedApproval> = self.remaining().cloned().collect();
         used.extend(added);
-        used
+        bounded(used)
     }
 
     /// Returns the record of used approvals before the first pass over a Sync: what exists by then was made before the
@@ -184,7 +195,7 @@ impl Approvals {
     pub fn used_before(&self, now: Timestamp) -> Vec<UsedApproval> {
         let older = self.known.iter().filter(|approval| self.is_valid(approval));
         let added = older.map(|approval| approval.used_at(now.to_string()));
-        self.remaining().cloned().chain(added).collect()
+        bounded(self.remaining().cloned().chain(added).collect())
     }
 
     /// Returns the record of used approvals if it has some that no longer exist. Once an annotation was removed, it may
@@ -246,7 +257,8 @@ impl Approvals {
                 "{subject} approves {digest}, which is not the digest of this list"
             ));
         }
-        (!self.is_valid(approval)).then(|| format!("{subject} is older than what it is for"))
+        (!self.is_valid(approval))
+            .then(|| format!("{subject} is older than what it is for, or than approvals that are used up"))
     }
 
     fn valid<'a>(&'a self, digest: &'a str) -> impl Iterator<Item = &'a Approval> {
@@ -256,7 +268,8 @@ impl Approvals {
 
     fn is_valid(&self, approval: &Approval) -> bool {
         let is_older = approval.created.is_some_and(|created| Some(created) < self.since);
-        !is_older && self.record(approval).is_none()
+        let is_covered = self.used.iter().any(|used| covers(used, approval.created));
+        !is_older && !is_covered && self.record(approval).is_none()
     }
 
     fn record(&self, approval: &Approval) -> Option<&UsedApproval> {
@@ -264,9 +277,46 @@ impl Approvals {
     }
 
     fn remaining(&self) -> impl Iterator<Item = &UsedApproval> {
-        let is_known = |used: &&UsedApproval| self.known.iter().any(|approval| approval.is(used));
+        let is_known =
+            |used: &&UsedApproval| used.name == OLDER || self.known.iter().any(|approval| approval.is(used));
         self.used.iter().filter(is_known)
     }
+}
+
+/// Reports whether a record is of all DeletionApprovals that were created by then.
+fn covers(used: &UsedApproval, created: Option<Timestamp>) -> bool {
+    let until = used.created.parse::<Timestamp>().ok();
+    used.name == OLDER && created.is_some_and(|created| until.is_some_and(|until| created <= until))
+}
+
+/// Returns the records without the oldest DeletionApprovals, of which there are too many for a status. One record takes
+/// their place, under which everything that is as old counts as used: also an approval that is not used yet, which a
+/// person has to give again.
+fn bounded(used: Vec<UsedApproval>) -> Vec<UsedApproval> {
+    let created = |used: &UsedApproval| used.created.parse::<Timestamp>().ok();
+    let (mut objects, mut kept): (Vec<_>, Vec<_>) = used
+        .into_iter()
+        .partition(|used| used.name != OLDER && created(used).is_some());
+    let excess = objects.len().saturating_sub(RECORDS);
+    if excess == 0 {
+        kept.extend(objects);
+        return kept;
+    }
+    objects.sort_by_key(created);
+    let newer = objects.split_off(excess);
+    let older = objects
+        .iter()
+        .chain(kept.iter().filter(|used| used.name == OLDER));
+    let last = older.max_by_key(|used| created(used)).cloned();
+    kept.retain(|used| used.name != OLDER);
+    kept.extend(last.map(|last| UsedApproval {
+        name: OLDER.to_owned(),
+        uid: String::new(),
+        digest: String::new(),
+        ..last
+    }));
+    kept.extend(newer);
+    kept
 }
 
 #[cfg(test)]
@@ -299,7 +349,11 @@ mod tests {
     }
 
     fn annotation(value: &str) -> Vec<Approval> {
-        Approval::of_annotation("starling.dev/approve-deletions", value, "uid-shop", true).collect()
+        Approval::of_annotation("starling.dev/approve-deletions", value, "uid-shop", true)
+    }
+
+    fn digests(value: &str) -> ApprovedDigests {
+        ApprovedDigests::of_annotation(value)
     }
 
     fn with(known: &[Approval], used: &[UsedApproval]) -> Approvals {
@@ -312,12 +366,12 @@ mod tests {
         for known in [vec![object("a", "d1", t(5))], annotation("d1")] {
             let fresh = with(&known, &[]);
             assert!(fresh.approve("d1") && !fresh.approve("d2") && !fresh.approve(""));
-            assert_eq!(fresh.digests(), "d1");
+            assert_eq!(fresh.digests(), digests("d1"));
             let used = fresh.used_after("d1", t(9));
             assert_eq!(used.len(), 1);
             let after = with(&known, &used);
             assert!(!after.approve("d1"));
-            assert_eq!((after.digests().as_str(), after.forgotten()), ("", None));
+            assert_eq!((after.digests(), after.forgotten()), (digests(""), None));
             assert_eq!(after.used_after("d1", t(10)), used, "recorded once");
         }
     }
@@ -342,9 +396,49 @@ mod tests {
         assert!(rest.approve("d2") && !rest.approve("d1"));
         assert_eq!(with(&annotation("d2"), &used).forgotten(), Some(Vec::new()));
         assert!(with(&annotation("d1"), &[]).approve("d1"));
-        // That of another object is another approval.
+        // An approval of another object is another one.
         let other = Approval::of_annotation("starling.dev/approve-deletions", "d1", "uid-of-sync", false);
-        assert!(with(&other.collect::<Vec<_>>(), &used).approve("d1"));
+        assert!(with(&other, &used).approve("d1"));
+    }
+
+    /// The record is in status, and people approve for years.
+    #[test]
+    fn the_record_is_bounded_and_no_used_approval_counts_again() {
+        let all: Vec<Approval> = (0..300)
+            .map(|n| object(&format!("a-{n}"), &format!("d{n}"), t(n)))
+            .collect();
+        let mut used: Vec<UsedApproval> = Vec::new();
+        for (n, approval) in all.iter().enumerate() {
+            let known = with(&all[..=n], &used);
+            assert!(known.approve(&approval.digest), "{n}");
+            used = known.used_after(&approval.digest, t(1000));
+            assert!(used.len() <= RECORDS + 1, "{}", used.len());
+        }
+        let known = with(&all, &used);
+        assert_eq!(
+            (known.digests(), known.forgotten()),
+            (ApprovedDigests::default(), None)
+        );
+        let restored = with(&all, &used).used_before(t(2000));
+        assert_eq!(restored, used, "nothing is new");
+        // One that was not used, and is as old as those that are forgotten.
+        let late = |second| object("late", "late", t(second));
+        assert!(!with(&[late(100)], &used).approve("late"));
+        assert!(
+            with(&[late(100)], &used)
+                .remarks(&["late"].into())
+                .contains("used up")
+        );
+        assert!(with(&[late(250)], &used).approve("late"));
+        assert!(with(&annotation("late"), &used).approve("late"));
+    }
+
+    #[test]
+    fn an_annotation_approves_a_limited_number_of_lists() {
+        let value: Vec<String> = (0..300).map(|n| format!("d{n}")).collect();
+        let known = annotation(&value.join(","));
+        assert_eq!(known.len(), DIGESTS);
+        assert!(with(&known, &[]).approve("d49") && !with(&known, &[]).approve("d50"));
     }
 
     /// A restore to another API server keeps status and annotations, and changes UIDs and creation times.
@@ -354,10 +448,7 @@ mod tests {
             approval.uid = "restored".into();
             approval
         };
-        for known in [
-            annotation("d1"),
-            Approval::of_annotation("a", "d1", "s", false).collect(),
-        ] {
+        for known in [annotation("d1"), Approval::of_annotation("a", "d1", "s", false)] {
             let used = with(&known, &[]).used_after("d1", t(9));
             let after: Vec<Approval> = known.into_iter().map(restored).collect();
             let after = with(&after, &used);
@@ -379,7 +470,7 @@ mod tests {
         // The digests of a group and of a Sync are annotations of the same name.
         let group = with(&annotation("d1"), &[]).used_after("d1", t(9));
         let own = Approval::of_annotation("starling.dev/approve-deletions", "d1", "restored", false);
-        assert!(with(&own.collect::<Vec<_>>(), &group).approve("d1"));
+        assert!(with(&own, &group).approve("d1"));
     }
 
     /// A Sync that is deleted takes its record with it, and the Sync that is created later has the same name.
@@ -392,15 +483,15 @@ mod tests {
             let remarks = approvals.remarks(&["d1"].into());
             assert_eq!(remarks.contains("is older than"), !valid, "{remarks}");
         }
-        // What exists before the first pass is older, whatever its second.
+        // An approval that exists before the first pass is older, whatever its second.
         let mut known = annotation("d1 d2");
         known.extend([object("a", "d3", t(0)), object("b", "d4", t(-1))]);
         let used = with(&known, &[]).used_before(t(1));
         assert_eq!(used.len(), 3);
-        assert_eq!(with(&known, &used).digests(), "");
+        assert_eq!(with(&known, &used).digests(), digests(""));
         assert_eq!(with(&known, &used).used_before(t(2)), used);
         known.push(object("c", "d3", t(0)));
-        assert_eq!(with(&known, &used).digests(), "d3");
+        assert_eq!(with(&known, &used).digests(), digests("d3"));
     }
 
     #[test]
@@ -416,7 +507,7 @@ mod tests {
                 t(9)
             )
         );
-        // What was carried out is no mistake while another list waits.
+        // An approval that was carried out is no mistake while another list waits.
         assert!(!approvals.remarks(&["d2"].into()).contains("spent"));
         assert_eq!(with(&known, &[]).remarks(&["d1", "d9"].into()), "");
         let many: Vec<Approval> = annotation("d1 d2 d3 d4 d5");

@@ -25,18 +25,22 @@ const COUNTS: u32 = 12;
 /// holds rather than frees.
 const NAMES: usize = 1000;
 
+/// The bytes of the names of clusters that are leaving: some 8,000 names of usual length, in an object of at most
+/// 1.5 MB.
+const LEAVING: usize = 200_000;
+
 static NO_JUMPS: ClockJumps = ClockJumps::none();
 
 /// The time, and the jumps of the clock. If it is set forward, the deletions of the last hour were not longer ago.
 #[derive(Clone, Copy, Debug)]
-pub struct Clock<'a> {
+pub struct BudgetClock<'a> {
     /// The time.
     pub now: Timestamp,
     /// The jumps that the process has seen.
     pub jumps: &'a ClockJumps,
 }
 
-impl From<Timestamp> for Clock<'static> {
+impl From<Timestamp> for BudgetClock<'static> {
     /// Returns a clock without jumps.
     fn from(now: Timestamp) -> Self {
         Self {
@@ -69,7 +73,7 @@ impl Limit {
 
 /// The owner of a budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Scope {
+pub enum BudgetScope {
     /// One Sync.
     Sync,
     /// All Syncs of a group.
@@ -78,7 +82,7 @@ pub enum Scope {
     Installation,
 }
 
-impl fmt::Display for Scope {
+impl fmt::Display for BudgetScope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Sync => "the Sync",
@@ -90,9 +94,9 @@ impl fmt::Display for Scope {
 
 /// The limits of one scope.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct BudgetLimits {
     /// The owner of the budget.
-    pub scope: Scope,
+    pub scope: BudgetScope,
     /// The limit of objects.
     pub objects: Limit,
     /// The limit of clusters.
@@ -101,22 +105,22 @@ pub struct Limits {
     pub window: Duration,
 }
 
-impl Limits {
+impl BudgetLimits {
     /// Returns the limits of a Sync. The default has none: a Sync that is deleted loses all of its objects, and a prune
     /// of more than half of them requires an approval anyway ([`crate::apply::budget`]).
     #[must_use]
     pub fn of_sync(budget: Option<DeletionBudget>) -> Self {
-        Self::of(Scope::Sync, budget, Limit::None)
+        Self::of(BudgetScope::Sync, budget, Limit::None)
     }
 
     /// Returns the limits of a group.
     #[must_use]
     pub fn of_group(budget: Option<DeletionBudget>) -> Self {
         let default = Limit::AtLeast(DEFAULT_OBJECTS, LEAST_OBJECTS);
-        Self::of(Scope::SyncGroup, budget, default)
+        Self::of(BudgetScope::SyncGroup, budget, default)
     }
 
-    fn of(scope: Scope, budget: Option<DeletionBudget>, default: Limit) -> Self {
+    fn of(scope: BudgetScope, budget: Option<DeletionBudget>, default: Limit) -> Self {
         let budget = budget.unwrap_or_default();
         Self {
             scope,
@@ -141,12 +145,12 @@ pub struct BudgetError {
 
 /// The limits of an installation, as `objects=500,clusters=20,window=1h`. Each is optional; one of objects and clusters
 /// is required.
-impl FromStr for Limits {
+impl FromStr for BudgetLimits {
     type Err = BudgetError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let bad = |problem: String| BudgetError { problem };
-        let mut limits = Self::of(Scope::Installation, None, Limit::None);
+        let mut limits = Self::of(BudgetScope::Installation, None, Limit::None);
         let mut seen: Vec<&str> = Vec::new();
         for part in text.split(',') {
             let (key, value) = part
@@ -186,7 +190,7 @@ impl FromStr for Limits {
 
 /// Deletions on one cluster that are about to be sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Request<'a> {
+pub struct DeletionRequest<'a> {
     /// The number of objects to delete.
     pub objects: usize,
     /// The name of the cluster. One whose name was counted does not count again.
@@ -226,18 +230,20 @@ pub struct Excess {
 /// deletes some of them and creates as many.
 #[must_use]
 pub fn decide<'c>(
-    limits: &Limits,
+    limits: &BudgetLimits,
     counted: &[DeletionCount],
-    request: Request<'_>,
-    clock: impl Into<Clock<'c>>,
+    request: DeletionRequest<'_>,
+    clock: impl Into<BudgetClock<'c>>,
 ) -> BudgetVerdict {
     let clock = clock.into();
-    let counted = current(limits.window, counted, clock);
-    // The objects that went within the window are not there any more.
-    let of_objects = start(&counted, |count| count.of_objects).unwrap_or(request.of_objects);
+    let mut counted = current(limits.window, counted, clock);
+    // What went within the window is not there any more, and the scope may have grown since the first count.
+    let of_objects = most_objects(&counted).max(request.of_objects);
     let of_clusters = start(&counted, |count| count.of_clusters).unwrap_or(request.of_clusters);
+    // A cluster that was counted counts from now on: its earlier deletion leaves the window before this one does.
+    let is_again = request.objects > 0 && take_cluster(&mut counted, request.cluster);
     let names = || counted.iter().flat_map(|count| &count.cluster_names);
-    let is_new = request.is_new_cluster && !names().any(|name| name == request.cluster);
+    let is_new = is_again || request.is_new_cluster;
     let clusters = usize::from(is_new && request.objects > 0);
     let kinds = [
         (
@@ -255,9 +261,7 @@ pub fn decide<'c>(
         };
         let before: usize = counted.iter().map(number).sum();
         let lost = match request.remaining {
-            Some(remaining) if what == "objects" => {
-                of_objects.max(request.of_objects).saturating_sub(remaining)
-            }
+            Some(remaining) if what == "objects" => of_objects.saturating_sub(remaining),
             _ => usize::MAX,
         };
         if lost.min(before + wanted) <= limit {
@@ -292,6 +296,17 @@ pub fn decide<'c>(
     }
 }
 
+/// Removes a cluster from the counts. Returns whether it was counted under its name.
+fn take_cluster(counted: &mut [DeletionCount], cluster: &str) -> bool {
+    let is_named = |count: &&mut DeletionCount| count.cluster_names.iter().any(|name| name == cluster);
+    let Some(count) = counted.iter_mut().find(is_named) else {
+        return false;
+    };
+    count.cluster_names.retain(|name| name != cluster);
+    count.clusters = count.clusters.saturating_sub(1);
+    true
+}
+
 /// Counts a cluster that leaves the selection of its group, unless its leave was counted or approved before: what
 /// follows the count may fail, and is then repeated.
 pub fn count_left(
@@ -299,14 +314,27 @@ pub fn count_left(
     cluster: &str,
     window: Duration,
     of_clusters: usize,
-    clock: Clock<'_>,
+    clock: BudgetClock<'_>,
 ) {
     if deletions.leaving.iter().any(|name| name == cluster) {
         return;
     }
     deletions.counts = with_left(window, &deletions.counts, of_clusters, clock);
-    deletions.leaving.push(cluster.to_owned());
-    deletions.leaving.sort();
+    let names = std::mem::take(&mut deletions.leaving);
+    deletions.leaving = leaving(names.into_iter().chain([cluster.to_owned()]));
+}
+
+/// Returns the names of clusters that are leaving, as status records them: those that fit. One that does not fit counts
+/// again if its leave is repeated, and needs another approval if it was approved.
+pub fn leaving(names: impl IntoIterator<Item: Into<String>>) -> Vec<String> {
+    let mut left = LEAVING;
+    let fits = |name: &String| {
+        left = left.saturating_sub(name.len() + 3);
+        left > 0
+    };
+    let mut names: Vec<String> = names.into_iter().map(Into::into).take_while(fits).collect();
+    names.sort();
+    names
 }
 
 /// Returns the counts with one more cluster that left the selection of its group.
@@ -315,11 +343,11 @@ fn with_left(
     window: Duration,
     counted: &[DeletionCount],
     of_clusters: usize,
-    clock: Clock<'_>,
+    clock: BudgetClock<'_>,
 ) -> Vec<DeletionCount> {
-    let request = Request {
+    let request = DeletionRequest {
         of_clusters,
-        ..Request::default()
+        ..DeletionRequest::default()
     };
     let mut counts = added(window, current(window, counted, clock), request, 0, clock);
     if let Some(last) = counts.last_mut() {
@@ -334,7 +362,7 @@ fn with_left(
 pub fn repaired<'c>(
     window: Duration,
     counted: &[DeletionCount],
-    clock: impl Into<Clock<'c>>,
+    clock: impl Into<BudgetClock<'c>>,
 ) -> Option<Vec<DeletionCount>> {
     let clock = clock.into();
     let is_wrong = |count: &DeletionCount| time(count).is_none_or(|time| time > clock.now);
@@ -355,7 +383,7 @@ pub struct Left {
 
 /// Returns the clusters that left the selection of a group within the window.
 #[must_use]
-pub fn left<'c>(window: Duration, counted: &[DeletionCount], clock: impl Into<Clock<'c>>) -> Left {
+pub fn left<'c>(window: Duration, counted: &[DeletionCount], clock: impl Into<BudgetClock<'c>>) -> Left {
     let clock = clock.into();
     let counted = current(window, counted, clock);
     Left {
@@ -385,7 +413,7 @@ impl<'a> Earlier<'a> {
         deletions: Option<&Deletions>,
         window: Duration,
         granted: &'a Granted,
-        clock: Clock<'_>,
+        clock: BudgetClock<'_>,
     ) -> Self {
         let Some(deletions) = deletions else {
             return Self::default();
@@ -401,7 +429,7 @@ impl<'a> Earlier<'a> {
 
 /// Reports whether a Sync has deleted objects within a window.
 #[must_use]
-pub fn has_deleted(deletions: Option<&Deletions>, window: Duration, clock: Clock<'_>) -> bool {
+pub fn has_deleted(deletions: Option<&Deletions>, window: Duration, clock: BudgetClock<'_>) -> bool {
     deletions.is_some_and(|deletions| {
         let counted = current(window, &deletions.counts, clock);
         counted.iter().any(|count| count.objects > 0)
@@ -414,6 +442,12 @@ fn objects(count: &DeletionCount) -> usize {
 
 fn clusters_of(count: &DeletionCount) -> usize {
     count.clusters as usize
+}
+
+/// Returns the most objects that the scope had within the window, as far as its counts know.
+fn most_objects(counted: &[DeletionCount]) -> usize {
+    let all = counted.iter().map(|count| count.of_objects as usize);
+    all.max().unwrap_or_default()
 }
 
 /// Returns a number at the start of the window; `None`: nothing was counted.
@@ -437,7 +471,7 @@ pub fn is_later(first: Option<Timestamp>, second: Option<Timestamp>) -> bool {
 
 /// Returns the counts within the window. A time that lies ahead, because a clock was wrong, is taken for now: the
 /// deletions count, and not for longer than a window. So is one that cannot be read.
-fn current(window: Duration, counted: &[DeletionCount], clock: Clock<'_>) -> Vec<DeletionCount> {
+fn current(window: Duration, counted: &[DeletionCount], clock: BudgetClock<'_>) -> Vec<DeletionCount> {
     let now = clock.now;
     let counts = counted.iter().map(|count| {
         let is_past = time(count).is_some_and(|time| time <= now);
@@ -460,7 +494,7 @@ fn time(count: &DeletionCount) -> Option<Timestamp> {
 }
 
 /// Returns the time from which a count no longer counts: the last of its deletions was one width after the first.
-fn ends_at(window: Duration, count: &DeletionCount, clock: Clock<'_>) -> Option<Timestamp> {
+fn ends_at(window: Duration, count: &DeletionCount, clock: BudgetClock<'_>) -> Option<Timestamp> {
     clock.jumps.due(time(count)?, window + window / COUNTS)
 }
 
@@ -471,7 +505,7 @@ fn frees_at(
     number: fn(&DeletionCount) -> usize,
     total: usize,
     limit: usize,
-    clock: Clock<'_>,
+    clock: BudgetClock<'_>,
 ) -> Option<Timestamp> {
     let mut total = total;
     for count in counted {
@@ -487,9 +521,9 @@ fn frees_at(
 fn added(
     window: Duration,
     mut counts: Vec<DeletionCount>,
-    request: Request<'_>,
+    request: DeletionRequest<'_>,
     clusters: usize,
-    clock: Clock<'_>,
+    clock: BudgetClock<'_>,
 ) -> Vec<DeletionCount> {
     let now = clock.now;
     let narrow = |number| u32::try_from(number).unwrap_or(u32::MAX);
@@ -506,10 +540,8 @@ fn added(
     if let Some(last) = counts.last_mut() {
         last.objects = last.objects.saturating_add(narrow(request.objects));
         last.clusters = last.clusters.saturating_add(narrow(clusters));
-        // A cluster that left was counted before its objects were.
-        if last.of_objects == 0 {
-            last.of_objects = narrow(request.of_objects);
-        }
+        // A cluster that left was counted before its objects were, and the scope may have grown since.
+        last.of_objects = last.of_objects.max(narrow(request.of_objects));
     }
     counts
 }
@@ -524,17 +556,17 @@ mod tests {
         Timestamp::from_second(1_700_000_000 + seconds).unwrap()
     }
 
-    fn limits(objects: Option<&str>, clusters: Option<&str>) -> Limits {
+    fn limits(objects: Option<&str>, clusters: Option<&str>) -> BudgetLimits {
         let parse = |text: &str| text.parse().unwrap();
-        Limits::of_group(Some(DeletionBudget {
+        BudgetLimits::of_group(Some(DeletionBudget {
             objects: objects.map(parse),
             clusters: clusters.map(parse),
             ..DeletionBudget::default()
         }))
     }
 
-    fn request(objects: usize, of_objects: usize) -> Request<'static> {
-        Request {
+    fn request(objects: usize, of_objects: usize) -> DeletionRequest<'static> {
+        DeletionRequest {
             cluster: "",
             objects,
             is_new_cluster: true,
@@ -561,7 +593,7 @@ mod tests {
     /// What people do every day goes through, and what empties a fleet does not.
     #[test]
     fn the_default_of_a_group_is_half_of_its_objects_and_at_least_a_hundred() {
-        let limits = Limits::of_group(None);
+        let limits = BudgetLimits::of_group(None);
         for (of, wanted, allowed) in [
             (3, 3, true),
             (100, 100, true),
@@ -579,7 +611,7 @@ mod tests {
             );
         }
         assert_eq!(
-            decide(&Limits::of_sync(None), &[], request(9999, 9999), t(0)),
+            decide(&BudgetLimits::of_sync(None), &[], request(9999, 9999), t(0)),
             BudgetVerdict::Granted(vec![DeletionCount {
                 time: t(0).to_string(),
                 objects: 9999,
@@ -616,8 +648,8 @@ mod tests {
     /// Of an installation, only the net loss of each request is known.
     #[test]
     fn net_losses_add_up() {
-        let limits: Limits = "objects=500".parse().unwrap();
-        let net = Request {
+        let limits: BudgetLimits = "objects=500".parse().unwrap();
+        let net = DeletionRequest {
             remaining: None,
             ..request(30, 30)
         };
@@ -644,7 +676,7 @@ mod tests {
     /// A window without length would add nothing up.
     #[test]
     fn a_window_without_length_is_an_hour() {
-        let limits = Limits::of_group(Some(DeletionBudget {
+        let limits = BudgetLimits::of_group(Some(DeletionBudget {
             objects: Some("10".parse().unwrap()),
             clusters: None,
             window: starling_api::Duration::from_secs(0),
@@ -653,8 +685,25 @@ mod tests {
         held(decide(&limits, &counts, request(8, 92), t(60)));
     }
 
+    /// The loss was compared with what the scope had at the first count: after it had grown, each deletion on its own
+    /// was within the budget, and all of it could go within the window.
     #[test]
-    fn a_share_is_that_of_the_start_of_the_window() {
+    fn a_scope_that_grows_within_the_window_loses_no_more_than_its_budget() {
+        let limits = limits(Some("100"), None);
+        let removing = |objects: usize, of: usize| DeletionRequest {
+            remaining: Some(of - objects),
+            ..request(objects, of)
+        };
+        for grown_at in [10, 600] {
+            let counts = granted(decide(&limits, &[], removing(1, 10), t(0)));
+            let counts = granted(decide(&limits, &counts, removing(90, 1000), t(grown_at)));
+            held(decide(&limits, &counts, removing(90, 910), t(grown_at + 600)));
+            granted(decide(&limits, &counts, removing(9, 910), t(grown_at + 600)));
+        }
+    }
+
+    #[test]
+    fn a_share_is_that_of_the_most_objects_within_the_window() {
         let limits = limits(Some("50%"), None);
         let counts = granted(decide(&limits, &[], request(100, 200), t(0)));
         // Half of the remaining hundred.
@@ -671,13 +720,13 @@ mod tests {
         let mut counts = Vec::new();
         for round in 0..50 {
             // An attempt that was interrupted has the new objects in its inventory already.
-            let replacing = Request {
+            let replacing = DeletionRequest {
                 remaining: Some(200),
                 ..request(20, if round % 2 == 0 { 200 } else { 220 })
             };
             counts = granted(decide(&limits, &counts, replacing, t(round * 60)));
         }
-        let removing = |objects: usize| Request {
+        let removing = |objects: usize| DeletionRequest {
             remaining: Some(200 - objects),
             ..request(objects, 200)
         };
@@ -689,7 +738,7 @@ mod tests {
     fn a_cluster_counts_once_and_an_empty_request_is_never_held() {
         let limits = limits(Some("100%"), Some("1"));
         let counts = granted(decide(&limits, &[], request(1, 100), t(0)));
-        let again = Request {
+        let again = DeletionRequest {
             is_new_cluster: false,
             ..request(1, 100)
         };
@@ -708,7 +757,7 @@ mod tests {
     #[test]
     fn a_cluster_counts_once_although_its_first_sync_is_gone() {
         let limits = limits(Some("100%"), Some("1"));
-        let on = |cluster: &'static str| Request {
+        let on = |cluster: &'static str| DeletionRequest {
             cluster,
             ..request(1, 100)
         };
@@ -720,21 +769,21 @@ mod tests {
         );
         held(decide(&limits, &counts, on("eu-2"), t(20)));
         // Without a limit, no names are needed.
-        let counts = granted(decide(&Limits::of_group(None), &[], on("eu-1"), t(0)));
+        let counts = granted(decide(&BudgetLimits::of_group(None), &[], on("eu-1"), t(0)));
         assert_eq!(counts[0].cluster_names, [""; 0]);
-        let many = Limits::of_group(Some(DeletionBudget {
+        let many = BudgetLimits::of_group(Some(DeletionBudget {
             clusters: Some("100%".parse().unwrap()),
             ..DeletionBudget::default()
         }));
         let mut counts = Vec::new();
         for number in 0..NAMES + 5 {
             let name = format!("c{number}");
-            let request = Request {
+            let request = DeletionRequest {
                 cluster: &name,
                 of_clusters: 5000,
                 ..request(0, 100_000)
             };
-            let request = Request {
+            let request = DeletionRequest {
                 objects: 1,
                 remaining: Some(100_000),
                 ..request
@@ -745,6 +794,23 @@ mod tests {
         assert_eq!(names, NAMES);
     }
 
+    /// Guards against a cluster that counted at the time of its first deletion only: when that one left the window, the
+    /// later ones counted nowhere, and four clusters lost objects within seconds where three may.
+    #[test]
+    fn a_cluster_that_deletes_again_counts_from_then_on() {
+        let limits = limits(Some("100%"), Some("2"));
+        let on = |cluster: &'static str| DeletionRequest {
+            cluster,
+            ..request(1, 100)
+        };
+        let counts = granted(decide(&limits, &[], on("eu-1"), t(0)));
+        let counts = granted(decide(&limits, &counts, on("eu-1"), t(HOUR - 10)));
+        let counts = granted(decide(&limits, &counts, on("eu-2"), t(HOUR - 5)));
+        // The first deletion has left the window.
+        held(decide(&limits, &counts, on("eu-3"), t(HOUR + HOUR / 4)));
+        granted(decide(&limits, &counts, on("eu-1"), t(HOUR + HOUR / 4)));
+    }
+
     /// A clock that is set forward by a window must not refill the budget.
     #[test]
     fn a_jump_of_the_clock_frees_nothing() {
@@ -752,14 +818,14 @@ mod tests {
         let counts = granted(decide(&limits, &[], request(10, 100), t(0)));
         let mut jumps = ClockJumps::default();
         assert!(jumps.observe(t(60), t(60 + 2 * HOUR), Duration::ZERO));
-        let after = Clock {
+        let after = BudgetClock {
             now: t(61 + 2 * HOUR),
             jumps: &jumps,
         };
         let excess = held(decide(&limits, &counts, request(1, 90), after));
         assert_eq!(excess.until, Some(t(3 * HOUR + 300)));
         assert_eq!(repaired(limits.window, &counts, after), None);
-        let over = Clock {
+        let over = BudgetClock {
             now: t(3 * HOUR + 300),
             ..after
         };
@@ -775,10 +841,10 @@ mod tests {
             let verdict = decide(
                 &limits,
                 &counts,
-                Request {
+                DeletionRequest {
                     of_objects: 100_000,
                     objects: 1,
-                    ..Request::default()
+                    ..DeletionRequest::default()
                 },
                 t(second),
             );
@@ -817,7 +883,12 @@ mod tests {
         assert_eq!(left(window, &counts, t(1000)), both);
         assert_eq!(left(window, &counts, t(HOUR + 400)).clusters, 1);
         assert_eq!(left(window, &counts, t(3 * HOUR)), Left::default());
-        let counts = granted(decide(&Limits::of_group(None), &counts, request(5, 40), t(900)));
+        let counts = granted(decide(
+            &BudgetLimits::of_group(None),
+            &counts,
+            request(5, 40),
+            t(900),
+        ));
         assert_eq!(
             (
                 counts.len(),
@@ -831,11 +902,11 @@ mod tests {
 
     #[test]
     fn the_flag_of_the_controller_is_checked() {
-        let limits: Limits = "objects=500,clusters=20,window=30m".parse().unwrap();
+        let limits: BudgetLimits = "objects=500,clusters=20,window=30m".parse().unwrap();
         assert_eq!(
             (limits.scope, limits.objects, limits.clusters, limits.window),
             (
-                Scope::Installation,
+                BudgetScope::Installation,
                 Limit::At(IntOrPercent::Int(500)),
                 Limit::At(IntOrPercent::Int(20)),
                 Duration::from_secs(1800)
@@ -851,8 +922,29 @@ mod tests {
             ("objects=1,window=soon", "no duration"),
             ("object=1", "unknown"),
         ] {
-            let error = text.parse::<Limits>().unwrap_err().to_string();
+            let error = text.parse::<BudgetLimits>().unwrap_err().to_string();
             assert!(error.contains(problem), "{text}: {error}");
         }
+    }
+
+    /// Status must not grow without bounds, and a name that is dropped counts again: it frees nothing.
+    #[test]
+    fn the_names_of_clusters_that_leave_are_limited() {
+        let name = |n: usize| format!("{n:05}-{}", "x".repeat(200));
+        let names = leaving((0..5000).map(name));
+        let bytes: usize = names.iter().map(String::len).sum();
+        assert!((190_000..=200_000).contains(&bytes), "{bytes}");
+        assert!(names.is_sorted() && names[0] == name(0));
+        let mut deletions = Deletions {
+            leaving: names.clone(),
+            ..Deletions::default()
+        };
+        let now: Timestamp = "2026-07-01T08:00:00Z".parse().unwrap();
+        let hour = Duration::from_secs(3600);
+        count_left(&mut deletions, &name(9999), hour, 5000, now.into());
+        assert!(deletions.leaving == names, "another name fits");
+        assert_eq!(left(hour, &deletions.counts, now).clusters, 1);
+        let few = ["b", "a"].map(str::to_owned);
+        assert_eq!(leaving(few), ["a", "b"]);
     }
 }

@@ -3,14 +3,17 @@
 //! Each cluster alone may be within the budget, and all of them are not. A cluster whose Syncs are deleted already
 //! cannot be saved by its labels, so the budget is asked before.
 
-use jiff::Timestamp;
-use starling_api::DeletionCount;
+use std::collections::BTreeSet;
 
-use crate::deletion_budget::{BudgetVerdict, Clock, Limits, Request, decide};
+use jiff::Timestamp;
+use starling_api::{DeletionCount, SyncStatus};
+
+use crate::deletion_budget::{BudgetClock, BudgetLimits, BudgetVerdict, DeletionRequest, Excess, decide};
+use crate::deletion_grant::objects_after;
 
 /// The objects of a group before a pass.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct GroupObjects {
+pub struct ObjectTotals {
     /// The number of objects in the inventories.
     pub objects: usize,
     /// The number of objects without those whose deletion is in progress: [`crate::deletion_grant::objects_after`].
@@ -19,21 +22,42 @@ pub struct GroupObjects {
     pub clusters: usize,
 }
 
-/// The budget of a group after the losses that were judged so far.
-#[derive(Clone, Debug)]
-pub struct Forecast<'a> {
-    limits: Limits,
-    counts: Vec<DeletionCount>,
-    of: GroupObjects,
-    /// Whether a loss was added to the stored counts.
-    has_added: bool,
-    clock: Clock<'a>,
+impl ObjectTotals {
+    /// Returns the totals of the Syncs of a group: the name of the cluster and the status of each of them.
+    pub fn of<'a>(syncs: impl IntoIterator<Item = (&'a str, Option<&'a SyncStatus>)>) -> Self {
+        let (mut totals, mut clusters) = (Self::default(), BTreeSet::new());
+        for (cluster, status) in syncs {
+            clusters.insert(cluster);
+            let listed = status.map_or(0, |status| status.inventory.objects as usize);
+            let deletions = status.and_then(|status| status.deletions.as_ref());
+            totals.objects += listed;
+            totals.remaining += objects_after(listed, deletions);
+        }
+        totals.clusters = clusters.len();
+        totals
+    }
 }
 
-impl<'a> Forecast<'a> {
+/// The budget of a group after the losses that were judged so far.
+#[derive(Clone, Debug)]
+pub struct DeletionForecast<'a> {
+    limits: BudgetLimits,
+    counts: Vec<DeletionCount>,
+    of: ObjectTotals,
+    /// Whether a loss was added to the stored counts.
+    has_added: bool,
+    clock: BudgetClock<'a>,
+}
+
+impl<'a> DeletionForecast<'a> {
     /// Creates the forecast of a pass from the stored counts.
     #[must_use]
-    pub fn new(limits: Limits, counted: &[DeletionCount], of: GroupObjects, clock: Clock<'a>) -> Self {
+    pub fn new(
+        limits: BudgetLimits,
+        counted: &[DeletionCount],
+        of: ObjectTotals,
+        clock: BudgetClock<'a>,
+    ) -> Self {
         Self {
             limits,
             counts: counted.to_vec(),
@@ -46,8 +70,27 @@ impl<'a> Forecast<'a> {
     /// Judges the loss of a cluster after those before it. Returns when the budget allows it; `None`: now, or not
     /// without an approval. What the budget does not allow now does not count for those that follow.
     pub fn lose(&mut self, cluster: &str, objects: usize, is_new_cluster: bool) -> Option<Timestamp> {
-        let remaining = self.of.remaining.saturating_sub(objects);
-        let request = Request {
+        let until = self.judge(cluster, objects, 0, is_new_cluster)?.until;
+        until.map(|until| {
+            if self.has_added {
+                self.rounded(until)
+            } else {
+                until
+            }
+        })
+    }
+
+    /// Judges deletions on a cluster after those before them, with the objects that the same attempt creates. Returns
+    /// why the budget does not allow them; `None`: it does.
+    pub fn judge(
+        &mut self,
+        cluster: &str,
+        objects: usize,
+        created: usize,
+        is_new_cluster: bool,
+    ) -> Option<Excess> {
+        let remaining = (self.of.remaining + created).saturating_sub(objects);
+        let request = DeletionRequest {
             objects,
             cluster,
             is_new_cluster,
@@ -62,8 +105,7 @@ impl<'a> Forecast<'a> {
                 self.has_added = true;
                 None
             }
-            BudgetVerdict::Held(excess) if self.has_added => excess.until.map(|until| self.rounded(until)),
-            BudgetVerdict::Held(excess) => excess.until,
+            BudgetVerdict::Held(excess) => Some(excess),
         }
     }
 
@@ -84,18 +126,18 @@ mod tests {
 
     use super::*;
 
-    fn forecast(objects: &str, clusters: Option<&str>) -> Forecast<'static> {
-        let limits = Limits::of_group(Some(DeletionBudget {
+    fn forecast(objects: &str, clusters: Option<&str>) -> DeletionForecast<'static> {
+        let limits = BudgetLimits::of_group(Some(DeletionBudget {
             objects: Some(objects.parse().unwrap()),
             clusters: clusters.map(|clusters| clusters.parse().unwrap()),
             ..DeletionBudget::default()
         }));
-        let of = GroupObjects {
+        let of = ObjectTotals {
             objects: 320,
             remaining: 320,
             clusters: 8,
         };
-        Forecast::new(limits, &[], of, Timestamp::UNIX_EPOCH.into())
+        DeletionForecast::new(limits, &[], of, Timestamp::UNIX_EPOCH.into())
     }
 
     /// Guards against clusters that leave in one pass, each of which is compared with the stored counts only.

@@ -11,7 +11,7 @@ use crate::digest::hash64;
 use crate::object::ObjectId;
 
 /// A longer list is not stored, since the status of a Sync would grow by more than 80 kB for each of its two lists.
-/// What remains of it after an interruption is asked for again.
+/// The rest of it is asked for again after an interruption.
 const MOST: usize = 10_000;
 /// The hexadecimal digits of a hash.
 const DIGITS: usize = 8;

@@ -5,18 +5,19 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+use crate::ids::ClusterName;
 use crate::plan::{Applied, ClusterView, Progress};
 
 /// Recorded durations of clusters from admission to healthy.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Durations {
     /// The last duration of each cluster.
-    of: BTreeMap<String, Duration>,
+    of: BTreeMap<ClusterName, Duration>,
 }
 
 impl Durations {
     /// Records the clusters that are healthy for the first time since their admission.
-    pub fn learn(&mut self, clusters: &BTreeMap<String, ClusterView>) {
+    pub fn learn(&mut self, clusters: &BTreeMap<ClusterName, ClusterView>) {
         for (name, view) in clusters {
             let took = view
                 .entries

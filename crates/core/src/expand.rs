@@ -94,6 +94,27 @@ pub fn resolve(template: &SyncTemplate, cluster: &ClusterFacts) -> Result<SyncTe
     Ok(resolved)
 }
 
+/// Returns the resolved fields of a template whose values come from labels and annotations of a cluster: who may write
+/// the Cluster chooses them, and an approval covers them. The path and the namespace are part of the build.
+#[must_use]
+pub fn cluster_values(template: &SyncTemplate, resolved: &SyncTemplate) -> BTreeMap<String, String> {
+    let chosen = |text: &str| {
+        ["$(cluster.labels", "$(cluster.annotations"]
+            .iter()
+            .any(|of| text.contains(of))
+    };
+    let mut values = BTreeMap::new();
+    if chosen(&template.service_account_name) {
+        let account = resolved.service_account_name.clone();
+        values.insert("serviceAccountName".to_owned(), account);
+    }
+    for (name, _) in template.substitute.iter().filter(|(_, text)| chosen(text)) {
+        let value = resolved.substitute.get(name).cloned().unwrap_or_default();
+        values.insert(format!("substitute.{name}"), value);
+    }
+    values
+}
+
 /// Reports whether a text can be the name of a ServiceAccount: a DNS subdomain (RFC 1123). Anything else could name
 /// another user in the impersonation header.
 #[must_use]

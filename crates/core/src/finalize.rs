@@ -145,24 +145,22 @@ pub fn finalize(input: &FinalizeInput<'_>) -> Finalize {
 ///
 /// `leaving` has every Sync that is being deleted, with its dependencies.
 #[must_use]
-pub fn dependents(name: &str, leaving: &BTreeMap<String, Vec<String>>) -> Vec<String> {
+pub fn dependents<N: Ord + Clone>(name: &N, leaving: &BTreeMap<N, Vec<N>>) -> Vec<N> {
     let own = reach(name, leaving);
     leaving
         .iter()
-        .filter(|(other, on)| {
-            *other != name && on.iter().any(|on| on == name) && !own.contains(other.as_str())
-        })
+        .filter(|(other, on)| *other != name && on.contains(name) && !own.contains(other))
         .map(|(other, _)| other.clone())
         .collect()
 }
 
 /// Returns everything that `name` depends on, over any number of steps.
-fn reach<'a>(name: &'a str, leaving: &'a BTreeMap<String, Vec<String>>) -> BTreeSet<&'a str> {
+fn reach<'a, N: Ord>(name: &'a N, leaving: &'a BTreeMap<N, Vec<N>>) -> BTreeSet<&'a N> {
     let mut seen = BTreeSet::new();
     let mut open = vec![name];
     while let Some(next) = open.pop() {
         for on in leaving.get(next).into_iter().flatten() {
-            if seen.insert(on.as_str()) {
+            if seen.insert(on) {
                 open.push(on);
             }
         }
@@ -172,27 +170,27 @@ fn reach<'a>(name: &'a str, leaving: &'a BTreeMap<String, Vec<String>>) -> BTree
 
 /// Returns the names in an order in which each comes before its dependencies; a cycle is in the order of names.
 #[must_use]
-pub fn dependents_first(syncs: &BTreeMap<String, Vec<String>>) -> Vec<String> {
-    let mut left: BTreeMap<String, Vec<String>> = syncs.clone();
+pub fn dependents_first<N: Ord + Clone>(syncs: &BTreeMap<N, Vec<N>>) -> Vec<N> {
+    let mut left = syncs.clone();
     let mut order = Vec::with_capacity(left.len());
-    let mut dependents: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    let mut dependents: BTreeMap<&N, Vec<&N>> = BTreeMap::new();
     for (name, on) in syncs {
         for on in on.iter().filter(|on| *on != name) {
             dependents.entry(on).or_default().push(name);
         }
     }
-    let is_free = |name: &str, left: &BTreeMap<String, Vec<String>>| {
+    let is_free = |name: &N, left: &BTreeMap<N, Vec<N>>| {
         let Some(by) = dependents.get(name) else {
             return true;
         };
-        let mut by = by.iter().filter(|other| left.contains_key(**other)).peekable();
+        let mut by = by.iter().filter(|other| left.contains_key(*other)).peekable();
         by.peek().is_none() || {
             let own = reach(name, left);
             by.all(|other| own.contains(other))
         }
     };
     while !left.is_empty() {
-        let free: Vec<String> = left.keys().filter(|name| is_free(name, &left)).cloned().collect();
+        let free: Vec<N> = left.keys().filter(|name| is_free(name, &left)).cloned().collect();
         for name in &free {
             left.remove(name);
         }
@@ -298,26 +296,23 @@ mod tests {
                 );
             }
         }
-        // What leaves the objects on the member does not wait.
+        // A Sync that leaves its objects on the member does not wait.
         let gone = decide(|i| (i.stopped, i.cluster) = (stopped(), Target::Gone));
         assert_eq!(gone, Finalize::Orphan(Orphaned::ClusterGone));
         let given_up = decide(|i| (i.stopped, i.cluster, i.abandoned) = (stopped(), away(), true));
         assert_eq!(given_up, Finalize::Orphan(Orphaned::Abandoned));
     }
 
-    fn leaving(edges: &[(&str, &[&str])]) -> BTreeMap<String, Vec<String>> {
-        edges
-            .iter()
-            .map(|(name, on)| ((*name).to_owned(), on.iter().map(|on| (*on).to_owned()).collect()))
-            .collect()
+    fn leaving(edges: &[(&'static str, &[&'static str])]) -> BTreeMap<&'static str, Vec<&'static str>> {
+        edges.iter().map(|(name, on)| (*name, on.to_vec())).collect()
     }
 
     #[test]
     fn dependents_are_first_and_a_cycle_does_not_wait() {
         let chain = leaving(&[("app", &["db", "crds"]), ("db", &["crds"]), ("crds", &[])]);
-        assert_eq!(dependents("crds", &chain), ["app", "db"]);
-        assert_eq!(dependents("db", &chain), ["app"]);
-        assert!(dependents("app", &chain).is_empty());
+        assert_eq!(dependents(&"crds", &chain), ["app", "db"]);
+        assert_eq!(dependents(&"db", &chain), ["app"]);
+        assert!(dependents(&"app", &chain).is_empty());
         assert_eq!(dependents_first(&chain), ["app", "db", "crds"]);
 
         let cycle = leaving(&[
@@ -327,12 +322,12 @@ mod tests {
             ("d", &["a"]),
             ("e", &["e"]),
         ]);
-        assert_eq!(dependents("a", &cycle), ["d"]);
-        assert!(dependents("b", &cycle).is_empty() && dependents("c", &cycle).is_empty());
-        assert!(dependents("e", &cycle).is_empty());
+        assert_eq!(dependents(&"a", &cycle), ["d"]);
+        assert!(dependents(&"b", &cycle).is_empty() && dependents(&"c", &cycle).is_empty());
+        assert!(dependents(&"e", &cycle).is_empty());
         let order = dependents_first(&cycle);
         assert_eq!(order.len(), 5);
-        let at = |name: &str| order.iter().position(|n| n == name);
+        let at = |name: &str| order.iter().position(|n| *n == name);
         assert!(at("d") < at("a"));
         let waiting = decide(|i| i.dependents = Box::leak(Box::new(["d".to_owned()])));
         assert_eq!(waiting, Finalize::Wait(Waiting::Dependents(vec!["d".into()])));

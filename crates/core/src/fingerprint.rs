@@ -1,7 +1,8 @@
 //! The release digest: what an approval names.
 //!
-//! The digest covers what is built (before values of clusters are substituted) and the templates that define these
-//! values. It is the same for any number of clusters, and changes with any base in the repository. Decrypted values are
+//! The digest covers what is built (before values of clusters are substituted), the templates that define these values,
+//! and the values from labels and annotations of clusters. Without such values it is the same for any number of
+//! clusters. It changes with any base in the repository. Decrypted values are
 //! never digested, since a short password could be guessed from the digest; the commit takes their place.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,6 +12,7 @@ use serde_json::Value;
 use starling_api::SyncTemplate;
 
 use crate::digest;
+use crate::secret_values::SecretValues;
 
 /// One entry of a release with its builds.
 #[derive(Clone, Debug, Serialize)]
@@ -21,6 +23,9 @@ pub struct EntryBuild<'a> {
     pub template: SyncTemplate,
     /// The commit, if the entry has encrypted objects.
     pub commit: Option<String>,
+    /// The values that clusters give to the parameters of the template ([`crate::expand::cluster_values`]), by cluster.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub values: BTreeMap<String, BTreeMap<String, String>>,
     /// The [`of_manifests`] of each build. There are several if the path or the namespace has parameters.
     pub builds: BTreeSet<String>,
 }
@@ -33,12 +38,13 @@ pub fn of_release(entries: &[EntryBuild<'_>]) -> String {
     digest::of(&("rendered", ordered))
 }
 
-/// Returns the digest of the objects of a build. `decrypted`: the values of Secrets are left out.
+/// Returns the digest of the objects of a build. `decrypted`: the values of Secrets are left out. Texts of any object
+/// that contain one of the `opened` values are left out too.
 #[must_use]
-pub fn of_manifests(objects: &[Value], decrypted: bool) -> String {
+pub fn of_manifests(objects: &[Value], decrypted: bool, opened: &SecretValues) -> String {
     let canonical: Vec<Canonical<'_>> = objects
         .iter()
-        .map(|object| canonical(object, decrypted && object["kind"] == "Secret"))
+        .map(|object| canonical(object, decrypted && object["kind"] == "Secret", opened))
         .collect();
     digest::of(&("manifests", canonical))
 }
@@ -55,16 +61,22 @@ enum Canonical<'v> {
 /// The fields of a Secret with its values.
 const VALUES: [&str; 2] = ["data", "stringData"];
 
-fn canonical(value: &Value, is_secret: bool) -> Canonical<'_> {
+fn canonical<'v>(value: &'v Value, is_secret: bool, opened: &SecretValues) -> Canonical<'v> {
     match value {
         Value::Object(fields) => Canonical::Object(
             fields
                 .iter()
                 .filter(|(key, _)| !(is_secret && VALUES.contains(&key.as_str())))
-                .map(|(key, value)| (key.as_str(), canonical(value, false)))
+                .map(|(key, value)| (key.as_str(), canonical(value, false, opened)))
                 .collect(),
         ),
-        Value::Array(items) => Canonical::Array(items.iter().map(|item| canonical(item, false)).collect()),
+        Value::Array(items) => {
+            Canonical::Array(items.iter().map(|item| canonical(item, false, opened)).collect())
+        }
+        Value::String(text) if opened.are_in(text) => Canonical::Other(&Value::Null),
+        Value::Number(number) if !opened.is_empty() && opened.are_in(&number.to_string()) => {
+            Canonical::Other(&Value::Null)
+        }
         other => Canonical::Other(other),
     }
 }
@@ -84,6 +96,7 @@ mod tests {
             name,
             template: template(path),
             commit: None,
+            values: BTreeMap::new(),
             builds: builds.iter().map(|&build| build.to_owned()).collect(),
         }
     }
@@ -106,6 +119,31 @@ mod tests {
         }
     }
 
+    /// Guards against a label that is changed after an approval, and rolls out under it.
+    #[test]
+    fn tenant_values_of_clusters_are_in_the_digest() {
+        let with = |values: &[(&str, &str)]| {
+            let mut entry = entry("a", "./a", &["1"]);
+            entry.values = values
+                .iter()
+                .map(|(cluster, account)| {
+                    let of_cluster =
+                        BTreeMap::from([("serviceAccountName".to_owned(), (*account).to_owned())]);
+                    ((*cluster).to_owned(), of_cluster)
+                })
+                .collect();
+            of_release(&[entry])
+        };
+        let base = with(&[("eu", "deployer"), ("us", "admin")]);
+        assert_ne!(base, with(&[("eu", "admin"), ("us", "admin")]));
+        assert_ne!(
+            base,
+            with(&[("eu", "admin"), ("us", "deployer")]),
+            "another cluster"
+        );
+        assert_eq!(with(&[]), of_release(&[entry("a", "./a", &["1"])]));
+    }
+
     #[test]
     fn the_order_of_objects_matters_and_that_of_fields_does_not() {
         let (a, b) = (
@@ -114,12 +152,12 @@ mod tests {
         );
         let same: Value = serde_json::from_str(r#"{"x": {"q": [1, 2], "p": 1}, "kind": "A"}"#).unwrap();
         assert_eq!(
-            of_manifests(std::slice::from_ref(&a), false),
-            of_manifests(&[same], false)
+            of_manifests(std::slice::from_ref(&a), false, &SecretValues::default()),
+            of_manifests(&[same], false, &SecretValues::default())
         );
         assert_ne!(
-            of_manifests(&[a.clone(), b.clone()], false),
-            of_manifests(&[b, a], false)
+            of_manifests(&[a.clone(), b.clone()], false, &SecretValues::default()),
+            of_manifests(&[b, a], false, &SecretValues::default())
         );
     }
 
@@ -128,14 +166,27 @@ mod tests {
         let secret =
             |value: &str| json!({"kind": "Secret", "metadata": {"name": "s"}, "data": {"key": value}});
         assert_eq!(
-            of_manifests(&[secret("aGk=")], true),
-            of_manifests(&[secret("aG8=")], true)
+            of_manifests(&[secret("aGk=")], true, &SecretValues::default()),
+            of_manifests(&[secret("aG8=")], true, &SecretValues::default())
         );
         assert_ne!(
-            of_manifests(&[secret("aGk=")], false),
-            of_manifests(&[secret("aG8=")], false)
+            of_manifests(&[secret("aGk=")], false, &SecretValues::default()),
+            of_manifests(&[secret("aG8=")], false, &SecretValues::default())
         );
         let map = |value: &str| json!({"kind": "ConfigMap", "data": {"key": value}});
-        assert_ne!(of_manifests(&[map("1")], true), of_manifests(&[map("2")], true));
+        let opened = SecretValues::new(["hunter2".into(), "hunter3".into(), "1234567".into()]);
+        let of = |objects: &[Value]| of_manifests(objects, true, &opened);
+        // Whatever the kind, and also in another object that kustomize copied the value to.
+        assert_eq!(of(&[map("a hunter2 b")]), of(&[map("hunter3")]));
+        assert_ne!(of(&[map("hunter2")]), of(&[map("other")]));
+        let number = |value: i64| json!({"kind": "Widget", "spec": {"pin": value}});
+        assert_eq!(
+            of(&[number(1_234_567)]),
+            of(&[json!({"kind": "Widget", "spec": {"pin": "hunter2"}})])
+        );
+        assert_ne!(
+            of_manifests(&[map("1")], true, &SecretValues::default()),
+            of_manifests(&[map("2")], true, &SecretValues::default())
+        );
     }
 }

@@ -126,6 +126,7 @@ impl IgnoreRules {
         RenderedSet {
             digest: set_digest(&objects),
             objects,
+            secrets: set.secrets,
         }
     }
 
@@ -272,6 +273,7 @@ mod tests {
         let set = RenderedSet {
             digest: String::new(),
             objects: vec![object("Deployment", "web")],
+            secrets: Default::default(),
         };
         let set = rules(&json!([rule])).unwrap().apply_to(set);
         let ignored = set.objects[0].directives.ignored.as_ref();
@@ -311,6 +313,7 @@ mod tests {
         let set = RenderedSet {
             digest: set_digest(&[web.clone(), job.clone()]),
             objects: vec![web.clone(), job.clone()],
+            secrets: Default::default(),
         };
         let before = set.digest.clone();
         let rules = rules(&json!([{"paths": ["/spec/replicas"], "target": {"kind": "Deployment"}}])).unwrap();

@@ -1,7 +1,9 @@
 //! The decisions of Starling, without IO: no clock, no randomness, no network, no disk, no `async`.
 //! `now` is a parameter, maps are ordered, the same input gives the same answer.
 
+pub mod account;
 pub mod address;
+pub mod admission_policy;
 pub mod apply;
 pub mod backoff;
 pub mod breaker;
@@ -10,6 +12,8 @@ pub mod deletion_approval;
 pub mod deletion_budget;
 pub mod deletion_forecast;
 pub mod deletion_grant;
+pub mod deletion_hold;
+pub mod deletion_subject;
 pub mod depend;
 pub mod digest;
 pub mod drift_fight;
@@ -23,6 +27,7 @@ pub mod gate;
 pub mod group_deletion;
 pub mod health;
 pub mod identity;
+pub mod ids;
 pub mod ignore;
 pub mod inventory;
 pub mod journal;
@@ -40,6 +45,7 @@ pub mod resource_version;
 pub mod restore;
 pub mod revision;
 pub mod rollout;
+pub mod secret_values;
 pub mod simulate;
 pub mod step;
 pub mod target;

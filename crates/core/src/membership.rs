@@ -9,9 +9,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 use starling_api::{IntOrPercent, UnselectedClusters};
 
-use crate::apply::budget::is_approved;
+use crate::apply::ApprovedDigests;
 use crate::deletion_budget::Left;
 use crate::digest;
+use crate::ids::ClusterName;
 
 /// One cluster may always leave, whatever the limit.
 const LEAST: usize = 1;
@@ -20,11 +21,11 @@ const LEAST: usize = 1;
 #[derive(Clone, Copy, Debug)]
 pub struct Members<'a> {
     /// Clusters that have a Sync of the group.
-    pub previous: &'a BTreeSet<String>,
+    pub previous: &'a BTreeSet<ClusterName>,
     /// Clusters that are selected now.
-    pub selected: &'a BTreeSet<String>,
+    pub selected: &'a BTreeSet<ClusterName>,
     /// Clusters whose labels are unknown: they have not left.
-    pub unknown: &'a BTreeSet<String>,
+    pub unknown: &'a BTreeSet<ClusterName>,
     /// The number or share of the previous clusters that may leave at once: `spec.maxUnselected`.
     pub allowed: IntOrPercent,
     /// The clusters that left a while ago and lost their objects. They count too: clusters that leave one after another
@@ -32,18 +33,31 @@ pub struct Members<'a> {
     pub recent: Left,
     /// The clusters whose leave was counted or approved and is under way. They leave one after another, and do not
     /// count again.
-    pub going: &'a BTreeSet<String>,
-    /// The digests of approved deselections: see [`is_approved`].
-    pub approved: &'a str,
+    pub going: &'a BTreeSet<ClusterName>,
+    /// The group, which an approval is of.
+    pub group: MembersOf<'a>,
+    /// The digests of approved deselections: see [`deselection_digest`].
+    pub approved: &'a ApprovedDigests,
+}
+
+/// The subject of an approval of clusters that leave, besides their names.
+#[derive(Clone, Copy, Debug)]
+pub struct MembersOf<'a> {
+    /// The namespace of the group.
+    pub namespace: &'a str,
+    /// The name of the group.
+    pub name: &'a str,
+    /// The identities of the members that clusters with Syncs have, by name. One that has none was never applied to.
+    pub identities: &'a BTreeMap<ClusterName, String>,
 }
 
 /// Clusters that leave.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Deselection {
     /// The clusters that may leave; usually none.
-    Free(BTreeSet<String>),
+    Free(BTreeSet<ClusterName>),
     /// Too many clusters leave at once, and that is approved. To be stored before the first of them leaves.
-    Approved(BTreeSet<String>),
+    Approved(BTreeSet<ClusterName>),
     /// Too many clusters leave at once.
     Held(HeldDeselection),
 }
@@ -52,7 +66,7 @@ pub enum Deselection {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeldDeselection {
     /// The names of the clusters.
-    pub lost: BTreeSet<String>,
+    pub lost: BTreeSet<ClusterName>,
     /// The number of clusters that left a while ago.
     pub recent: usize,
     /// The number of clusters of the group before.
@@ -73,9 +87,10 @@ pub fn deselection(members: Members<'_>) -> Deselection {
         allowed,
         recent,
         going,
+        group,
         approved,
     } = members;
-    let lost: BTreeSet<String> = previous
+    let lost: BTreeSet<ClusterName> = previous
         .iter()
         .filter(|name| !selected.contains(*name) && !unknown.contains(*name))
         .cloned()
@@ -87,8 +102,8 @@ pub fn deselection(members: Members<'_>) -> Deselection {
     if !many {
         return Deselection::Free(lost);
     }
-    let digest = deselection_digest(&lost);
-    if is_approved(approved, &digest) {
+    let digest = deselection_digest(group, &lost);
+    if approved.contain(&digest) {
         return Deselection::Approved(lost);
     }
     Deselection::Held(HeldDeselection {
@@ -100,10 +115,18 @@ pub fn deselection(members: Members<'_>) -> Deselection {
     })
 }
 
-/// Returns the digest over the names of clusters that leave, which an approval names.
+/// Returns the digest over the clusters that leave a group, which an approval names. Another cluster may have the name
+/// of one of them by the next time.
 #[must_use]
-pub fn deselection_digest(lost: &BTreeSet<String>) -> String {
-    digest::of(&("deselection", lost))
+pub fn deselection_digest(group: MembersOf<'_>, lost: &BTreeSet<ClusterName>) -> String {
+    let MembersOf {
+        namespace,
+        name,
+        identities,
+    } = group;
+    let lost: Vec<(&ClusterName, Option<&String>)> =
+        lost.iter().map(|name| (name, identities.get(name))).collect();
+    digest::of(&("deselection", namespace, name, lost))
 }
 
 /// Returns since when clusters are out of the selection: the time in status, or now. A time that lies ahead does not
@@ -111,16 +134,16 @@ pub fn deselection_digest(lost: &BTreeSet<String>) -> String {
 #[must_use]
 pub fn unselected_since(
     before: &[UnselectedClusters],
-    lost: &BTreeSet<String>,
+    lost: &BTreeSet<ClusterName>,
     now: Timestamp,
-) -> BTreeMap<String, Timestamp> {
+) -> BTreeMap<ClusterName, Timestamp> {
     let recorded = before.iter().filter_map(|group| {
         let since: Timestamp = group.since.parse().ok()?;
         Some((since.min(now), &group.clusters))
     });
     let mut times = BTreeMap::new();
     for (since, clusters) in recorded {
-        for cluster in clusters.iter().filter(|cluster| lost.contains(*cluster)) {
+        for cluster in clusters.iter().filter_map(|cluster| lost.get(cluster.as_str())) {
             // The longest grace, if a cluster is named twice.
             let known = times.entry(cluster.clone()).or_insert(since);
             *known = since.max(*known);
@@ -134,10 +157,10 @@ pub fn unselected_since(
 
 /// Returns the times of [`unselected_since`] as status records them.
 #[must_use]
-pub fn unselected_status(since: &BTreeMap<String, Timestamp>) -> Vec<UnselectedClusters> {
+pub fn unselected_status(since: &BTreeMap<ClusterName, Timestamp>) -> Vec<UnselectedClusters> {
     let mut groups: BTreeMap<Timestamp, Vec<String>> = BTreeMap::new();
     for (cluster, time) in since {
-        groups.entry(*time).or_default().push(cluster.clone());
+        groups.entry(*time).or_default().push(cluster.to_string());
     }
     let groups = groups.into_iter().map(|(since, clusters)| UnselectedClusters {
         since: since.to_string(),
@@ -155,11 +178,18 @@ mod tests {
     use super::*;
     use crate::deletion_budget::{count_left, left};
 
-    fn names(range: std::ops::Range<usize>) -> BTreeSet<String> {
-        range.map(|number| format!("c{number:03}")).collect()
+    static NONE: BTreeMap<ClusterName, String> = BTreeMap::new();
+    const SHOP: MembersOf<'static> = MembersOf {
+        namespace: "fleet",
+        name: "shop",
+        identities: &NONE,
+    };
+
+    fn names(range: std::ops::Range<usize>) -> BTreeSet<ClusterName> {
+        range.map(|number| format!("c{number:03}").into()).collect()
     }
 
-    fn leave(of: usize, lost: usize, unknown: &BTreeSet<String>, approved: &str) -> Deselection {
+    fn leave(of: usize, lost: usize, unknown: &BTreeSet<ClusterName>, approved: &str) -> Deselection {
         deselection(Members {
             previous: &names(0..of),
             selected: &names(lost..of + 5),
@@ -167,7 +197,8 @@ mod tests {
             allowed: IntOrPercent::Percent(20),
             recent: Left::default(),
             going: &BTreeSet::new(),
-            approved,
+            approved: &ApprovedDigests::of_annotation(approved),
+            group: SHOP,
         })
     }
 
@@ -217,7 +248,8 @@ mod tests {
                 allowed,
                 recent: Left::default(),
                 going: &BTreeSet::new(),
-                approved: "",
+                approved: &ApprovedDigests::default(),
+                group: SHOP,
             });
             assert_eq!(
                 matches!(found, Deselection::Held(_)),
@@ -245,7 +277,8 @@ mod tests {
                     until: Some(Timestamp::UNIX_EPOCH),
                 },
                 going: &BTreeSet::new(),
-                approved: "",
+                approved: &ApprovedDigests::default(),
+                group: SHOP,
             });
             let is_held = matches!(found, Deselection::Held(_));
             assert_eq!(is_held, held, "{lost} of {of} after {recent}");
@@ -272,13 +305,40 @@ mod tests {
         assert!(matches!(leave(10, 4, &none, &held.digest), Deselection::Held(_)));
     }
 
+    /// Guards against an approval that passes for another group, or for another cluster of the same name.
+    #[test]
+    fn an_approval_is_of_one_group_and_of_the_clusters_and_not_of_their_names() {
+        let (lost, identities) = (names(0..2), BTreeMap::from([("c000".into(), "uid-1".to_owned())]));
+        let known = MembersOf {
+            identities: &identities,
+            ..SHOP
+        };
+        let rebuilt = BTreeMap::from([("c000".into(), "uid-2".to_owned())]);
+        let digest = deselection_digest(known, &lost);
+        assert_eq!(deselection_digest(known, &lost), digest);
+        for other in [
+            MembersOf { name: "web", ..known },
+            MembersOf {
+                namespace: "other",
+                ..known
+            },
+            MembersOf {
+                identities: &rebuilt,
+                ..known
+            },
+            SHOP,
+        ] {
+            assert_ne!(deselection_digest(other, &lost), digest, "{other:?}");
+        }
+    }
+
     #[test]
     fn the_grace_is_counted_from_the_recorded_time_until_a_cluster_returns() {
         let t = |second: i64| Timestamp::from_second(1_800_000_000 + second).unwrap();
         let set = |names: &[&str]| {
             names
                 .iter()
-                .map(|name| (*name).to_owned())
+                .map(|name| ClusterName::from(*name))
                 .collect::<BTreeSet<_>>()
         };
         let begun = unselected_since(&[], &set(&["a", "b"]), t(0));
@@ -286,7 +346,7 @@ mod tests {
         assert_eq!(status.len(), 1, "one time: {status:?}");
         // The controller was restarted, `b` has returned, and `c` leaves.
         let later = unselected_since(&status, &set(&["a", "c"]), t(60));
-        let expected = [("a".to_owned(), t(0)), ("c".to_owned(), t(60))];
+        let expected = [("a".into(), t(0)), ("c".into(), t(60))];
         assert_eq!(later, BTreeMap::from(expected));
         let status = unselected_status(&later);
         let again = unselected_since(&status, &set(&["a", "b", "c"]), t(90));
@@ -300,7 +360,7 @@ mod tests {
     #[test]
     fn a_recorded_time_ahead_or_without_sense_counts_as_now() {
         let now = Timestamp::from_second(1_800_000_000).unwrap();
-        let lost = BTreeSet::from(["a".to_owned()]);
+        let lost = BTreeSet::from(["a".into()]);
         let recorded = |since: &str| UnselectedClusters {
             since: since.to_owned(),
             clusters: vec!["a".to_owned()],
@@ -332,7 +392,8 @@ mod tests {
                 allowed: IntOrPercent::Percent(10),
                 recent,
                 going: &going,
-                approved: "",
+                approved: &ApprovedDigests::default(),
+                group: SHOP,
             });
             assert_eq!(matches!(found, Deselection::Held(_)), held, "{lost:?}");
         }
@@ -348,7 +409,7 @@ mod tests {
             let mut deletions = Deletions::default();
             for attempt in 0..3 {
                 for cluster in names(0..lost) {
-                    let going = deletions.leaving.iter().cloned().collect();
+                    let going = deletions.leaving.iter().map(ClusterName::from).collect();
                     let found = deselection(Members {
                         previous: &names(0..of),
                         selected: &names(lost..of),
@@ -356,7 +417,8 @@ mod tests {
                         allowed: IntOrPercent::Percent(20),
                         recent: left(window, &deletions.counts, now),
                         going: &going,
-                        approved: "",
+                        approved: &ApprovedDigests::default(),
+                        group: SHOP,
                     });
                     assert_eq!(
                         found,

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use crate::secret_values::SecretValues;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -47,13 +48,32 @@ impl ObjectId {
     /// the record of its removals, or the count of its deletions.
     #[must_use]
     pub fn is_of_starling(&self) -> bool {
-        self.group.is_empty()
-            && self.kind == "ConfigMap"
-            && self.namespace == SYSTEM_NAMESPACE
-            && ([INVENTORY_PREFIX, REMOVALS_PREFIX]
-                .iter()
-                .any(|prefix| self.name.starts_with(prefix))
-                || [INSTALLATION, DELETIONS].contains(&self.name.as_str()))
+        self.is_of_account()
+            || (self.group.is_empty()
+                && self.kind == "ConfigMap"
+                && self.namespace == SYSTEM_NAMESPACE
+                && ([INVENTORY_PREFIX, REMOVALS_PREFIX]
+                    .iter()
+                    .any(|prefix| self.name.starts_with(prefix))
+                    || [INSTALLATION, DELETIONS].contains(&self.name.as_str())))
+    }
+
+    /// Reports whether `starling cluster add` creates such an object for the account of a Cluster
+    /// ([`crate::token::account_name`]): with it, a commit would change the permissions of Starling itself.
+    fn is_of_account(&self) -> bool {
+        let is_kind = match (self.group.as_str(), self.kind.as_str()) {
+            ("", "ServiceAccount") => self.namespace == SYSTEM_NAMESPACE,
+            ("rbac.authorization.k8s.io", kind) => {
+                ["Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"].contains(&kind)
+            }
+            _ => false,
+        };
+        let name = self
+            .name
+            .trim_end_matches("-role")
+            .trim_end_matches("-impersonate");
+        let hash = name.strip_prefix("starling-").unwrap_or_default();
+        is_kind && hash.len() == 12 && hash.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
     }
 
     /// Reports whether the object is of this kind.
@@ -195,6 +215,8 @@ pub struct Directives {
     pub left_alone: bool,
     /// The object has `starling.dev/force: enabled`: it is recreated if a changed field is immutable.
     pub recreate: bool,
+    /// The object has values that were encrypted in git; they are not shown, as those of a Secret.
+    pub secret: bool,
     /// Fields that are not applied once it exists; `body` is without them.
     pub ignored: Option<Ignored>,
 }
@@ -217,6 +239,16 @@ pub struct RenderedSet {
     pub digest: String,
     /// The objects; no ID occurs twice.
     pub objects: Vec<RenderedObject>,
+    /// The values that no message about the objects may contain.
+    pub secrets: SecretValues,
+}
+
+impl RenderedObject {
+    /// Returns whether the values of the object are not shown.
+    #[must_use]
+    pub fn is_secret(&self) -> bool {
+        self.directives.secret || (self.key.group.is_empty() && self.key.kind == "Secret")
+    }
 }
 
 /// Returns `sha256:` and 64 hex digits over the digests of all objects, in order.

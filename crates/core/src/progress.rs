@@ -7,6 +7,7 @@ use kube_core::ResourceExt as _;
 use starling_api::conditions::{self, HEALTHY, READY, STALLED};
 use starling_api::{REQUESTED_AT, RETRIED_FOR, SyncResource, SyncStatus};
 
+use crate::ids::ClusterId;
 use crate::plan::{Applied, HealthProblem, Progress};
 
 /// The reason of Ready and Healthy while applied objects are not healthy yet and the timeout is not over.
@@ -18,16 +19,18 @@ pub const HEALTH_CHECK_FAILED: &str = "HealthCheckFailed";
 /// Reports whether the status of a Sync shows that this target is applied to this cluster. It does not if another
 /// target was attempted since, which may have been applied in part.
 #[must_use]
-pub fn has_applied(status: &SyncStatus, target: &str, cluster_id: &str) -> bool {
+pub fn has_applied(status: &SyncStatus, target: &str, cluster_id: &ClusterId) -> bool {
     let attempted_another =
         !status.last_attempted_target.is_empty() && status.last_attempted_target != target;
-    status.last_applied_target == target && status.last_applied_cluster_id == cluster_id && !attempted_another
+    status.last_applied_target == target
+        && status.last_applied_cluster_id == cluster_id.as_str()
+        && !attempted_another
 }
 
 /// Reports whether nothing is left to do for a target until the next drift check: it is applied and, with `wait`,
 /// healthy.
 #[must_use]
-pub fn is_settled(status: &SyncStatus, wait: bool, target: &str, cluster_id: &str) -> bool {
+pub fn is_settled(status: &SyncStatus, wait: bool, target: &str, cluster_id: &ClusterId) -> bool {
     has_applied(status, target, cluster_id) && !(wait && status.healthy_since.is_empty())
 }
 
@@ -39,7 +42,7 @@ pub struct Admitted<'a> {
     /// Whether the target is done only once it is healthy.
     pub wait: bool,
     /// The identity of the cluster.
-    pub cluster_id: &'a str,
+    pub cluster_id: &'a ClusterId,
     /// `metadata.generation`.
     pub generation: i64,
     /// The request that the Sync was retried for: annotation `starling.dev/retried-for`.
@@ -51,7 +54,7 @@ pub struct Admitted<'a> {
 impl<'a> Admitted<'a> {
     /// Returns a Sync with this target on this cluster.
     #[must_use]
-    pub fn of(sync: &'a SyncResource, target: &'a str, cluster_id: &'a str) -> Self {
+    pub fn of(sync: &'a SyncResource, target: &'a str, cluster_id: &'a ClusterId) -> Self {
         let annotation = |key: &str| sync.annotations().get(key).map(String::as_str);
         Self {
             target,
@@ -154,7 +157,7 @@ pub(crate) mod tests {
     /// Returns the status of a Sync whose target is applied.
     pub(crate) fn applied(spec: &SyncSpec) -> SyncStatus {
         SyncStatus {
-            last_applied_target: target::of_sync("main@sha1:a", &spec.template),
+            last_applied_target: target::of_sync("main@sha1:a", &spec.template).into_string(),
             last_applied_cluster_id: "id".into(),
             ..SyncStatus::default()
         }
@@ -164,7 +167,7 @@ pub(crate) mod tests {
     pub(crate) fn healthy(spec: &SyncSpec) -> SyncStatus {
         SyncStatus {
             healthy_since: "2026-01-01T11:00:00Z".into(),
-            last_healthy_target: target::of_sync("main@sha1:a", &spec.template),
+            last_healthy_target: target::of_sync("main@sha1:a", &spec.template).into_string(),
             ..applied(spec)
         }
     }
@@ -179,7 +182,7 @@ pub(crate) mod tests {
         conditions::merge(&[], vec![update], Some(1), NOW.parse().unwrap())
     }
 
-    fn progress_with(status: &SyncStatus, wait: bool, target: &str, cluster_id: &str) -> Progress {
+    fn progress_with(status: &SyncStatus, wait: bool, target: &str, cluster_id: &ClusterId) -> Progress {
         let admitted = Admitted {
             target,
             wait,
@@ -217,7 +220,7 @@ pub(crate) mod tests {
             let admitted = Admitted {
                 target: "t",
                 wait: true,
-                cluster_id: "id",
+                cluster_id: &ClusterId::new("id"),
                 generation: 1,
                 retried_for,
                 requested_at,
@@ -233,25 +236,28 @@ pub(crate) mod tests {
         let target = target::of_spec(&spec).unwrap();
         let status = healthy(&spec);
         assert!(matches!(
-            progress_with(&status, true, &target, "id"),
+            progress_with(&status, true, &target, &ClusterId::new("id")),
             Progress::Applied(_)
         ));
         assert_eq!(
-            progress_with(&status, true, "sha256:other", "id"),
+            progress_with(&status, true, "sha256:other", &ClusterId::new("id")),
             Progress::Working
         );
-        assert_eq!(progress_with(&status, true, &target, "other"), Progress::Working);
+        assert_eq!(
+            progress_with(&status, true, &target, &ClusterId::new("other")),
+            Progress::Working
+        );
         let failed = SyncStatus {
-            last_attempted_target: target.clone(),
+            last_attempted_target: target.to_string(),
             attempts: 1,
             ..SyncStatus::default()
         };
         assert!(matches!(
-            progress_with(&failed, true, &target, "id"),
+            progress_with(&failed, true, &target, &ClusterId::new("id")),
             Progress::Failing { .. }
         ));
         assert_eq!(
-            progress_with(&failed, true, "sha256:other", "id"),
+            progress_with(&failed, true, "sha256:other", &ClusterId::new("id")),
             Progress::Working
         );
     }
@@ -262,7 +268,7 @@ pub(crate) mod tests {
         let target = target::of_spec(&spec).unwrap();
         let progress_of = |status: SyncStatus, conditions| {
             let status = SyncStatus { conditions, ..status };
-            progress_with(&status, true, &target, "id")
+            progress_with(&status, true, &target, &ClusterId::new("id"))
         };
         let failed = || verdict(ConditionStatus::False, HEALTH_CHECK_FAILED);
         let waiting = || verdict(ConditionStatus::False, PROGRESSING);
@@ -299,7 +305,7 @@ pub(crate) mod tests {
         ));
         // Without wait, health does not matter.
         assert!(matches!(
-            progress_with(&applied(&spec), false, &target, "id"),
+            progress_with(&applied(&spec), false, &target, &ClusterId::new("id")),
             Progress::Applied(_)
         ));
     }
@@ -314,7 +320,11 @@ pub(crate) mod tests {
             (healthy(&spec), true, true),
             (SyncStatus::default(), false, false),
         ] {
-            assert_eq!(is_settled(&status, wait, &target, "id"), settled, "{status:?}");
+            assert_eq!(
+                is_settled(&status, wait, &target, &ClusterId::new("id")),
+                settled,
+                "{status:?}"
+            );
         }
     }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use starling_api::{EntryRevision, RolloutStatus, SyncTemplate};
 
+use crate::ids::ReleaseDigest;
 use crate::target;
 
 /// Sources that change within this time form one release: long enough for two repositories that one pipeline pushes to,
@@ -43,7 +44,7 @@ pub enum ReleaseStep {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Release {
     /// The digest.
-    pub digest: String,
+    pub digest: ReleaseDigest,
     /// The revision of each entry, in the order of `syncs` in the spec of the group.
     pub revisions: Vec<EntryRevision>,
 }
@@ -145,7 +146,7 @@ mod tests {
             panic!("{step:?} is no new release")
         };
         RolloutStatus {
-            release: release.digest,
+            release: release.digest.into_string(),
             revisions: release.revisions,
             ..RolloutStatus::default()
         }
@@ -156,7 +157,7 @@ mod tests {
         let a = template("a");
         let first = rolling(next_release(None, &[entry("app", "r1", 0, &a)], t(0)));
         let rolls = Release {
-            digest: first.release.clone(),
+            digest: first.release.clone().into(),
             revisions: first.revisions.clone(),
         };
         // Revisions that status lost or that somebody edited there are not those of the release.

@@ -5,6 +5,7 @@ use starling_api::{SyncSpec, SyncStatus, SyncTemplate};
 
 use crate::backoff;
 use crate::depend::{self, Dependencies};
+use crate::ids::{ClusterId, TargetDigest};
 use crate::plan::Reach;
 use crate::progress::has_applied;
 use crate::target;
@@ -41,13 +42,13 @@ pub struct SyncCluster<'a> {
     /// The reachability of the cluster.
     pub reach: Reach,
     /// The UID of the `kube-system` namespace, from the status of the Cluster.
-    pub id: &'a str,
+    pub id: &'a ClusterId,
 }
 
 /// The next step of a Sync.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
-pub enum Step {
+pub enum SyncStep {
     /// Nothing, until one of the Syncs is edited: the Sync depends on itself.
     DependencyCycle {
         /// The path of the dependency.
@@ -95,29 +96,29 @@ pub struct Wanted {
     /// The revision.
     pub revision: String,
     /// The target.
-    pub target: String,
+    pub target: TargetDigest,
 }
 
 /// Returns the next step of a Sync.
-pub fn next_step(input: &StepInput<'_>) -> Step {
+pub fn next_step(input: &StepInput<'_>) -> SyncStep {
     if let Dependencies::Cycle { names } = input.dependencies {
-        return Step::DependencyCycle {
+        return SyncStep::DependencyCycle {
             message: format!("spec.dependsOn: it depends on itself: {}", depend::way(names)),
         };
     }
     let revision = match (&input.spec.revision, &input.spec.group_ref) {
         (revision, _) if !revision.is_empty() => revision.as_str(),
-        (_, Some(_)) => return Step::AwaitingAdmission,
+        (_, Some(_)) => return SyncStep::AwaitingAdmission,
         (_, None) => match input.source_revision {
             Some(revision) => revision,
-            None => return Step::AwaitingSource,
+            None => return SyncStep::AwaitingSource,
         },
     };
     let Some(cluster) = &input.cluster else {
-        return Step::ClusterMissing;
+        return SyncStep::ClusterMissing;
     };
     if let Some(message) = not_ready(&cluster.reach) {
-        return Step::ClusterNotReady { message };
+        return SyncStep::ClusterNotReady { message };
     }
     let wanted = Wanted {
         revision: revision.to_owned(),
@@ -130,30 +131,30 @@ pub fn next_step(input: &StepInput<'_>) -> Step {
     }
 }
 
-fn at_rest(input: &StepInput<'_>, wanted: Wanted) -> Step {
+fn at_rest(input: &StepInput<'_>, wanted: Wanted) -> SyncStep {
     let next_check = input.next_check.filter(|until| is_plausible(input, *until));
     match (backing_off(input, &wanted), next_check) {
         // Drift could not be repaired: the failure remains until the retry.
-        (Some(until), _) => Step::Backoff { until },
+        (Some(until), _) => SyncStep::Backoff { until },
         (None, Some(until)) if until > input.now && !input.requested => {
             if input.spec.template.wait && input.status.healthy_since.is_empty() {
-                Step::CheckHealth(wanted)
+                SyncStep::CheckHealth(wanted)
             } else {
-                Step::Idle { wanted, until }
+                SyncStep::Idle { wanted, until }
             }
         }
-        (None, _) => Step::CheckDrift(wanted),
+        (None, _) => SyncStep::CheckDrift(wanted),
     }
 }
 
-fn to_do(input: &StepInput<'_>, wanted: Wanted) -> Step {
+fn to_do(input: &StepInput<'_>, wanted: Wanted) -> SyncStep {
     match (backing_off(input, &wanted), input.dependencies) {
-        (Some(until), _) => Step::Backoff { until },
+        (Some(until), _) => SyncStep::Backoff { until },
         // Only a new target waits: drift of an applied target is repaired whatever the state of its dependencies.
-        (None, Dependencies::Waiting { message }) => Step::DependencyNotReady {
+        (None, Dependencies::Waiting { message }) => SyncStep::DependencyNotReady {
             message: message.clone(),
         },
-        (None, _) => Step::Apply(wanted),
+        (None, _) => SyncStep::Apply(wanted),
     }
 }
 
@@ -184,12 +185,21 @@ fn not_ready(reach: &Reach) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::LazyLock;
+
     use super::*;
     use crate::progress::tests::{applied, healthy, spec};
 
     const NOW: &str = "2026-01-01T12:00:00Z";
 
-    fn step<'a>(spec: &'a SyncSpec, status: &'a SyncStatus, change: impl FnOnce(&mut StepInput<'a>)) -> Step {
+    static ID: LazyLock<ClusterId> = LazyLock::new(|| ClusterId::new("id"));
+    static OTHER_ID: LazyLock<ClusterId> = LazyLock::new(|| ClusterId::new("other"));
+
+    fn step<'a>(
+        spec: &'a SyncSpec,
+        status: &'a SyncStatus,
+        change: impl FnOnce(&mut StepInput<'a>),
+    ) -> SyncStep {
         let mut input = StepInput {
             now: NOW.parse().unwrap(),
             spec,
@@ -199,7 +209,7 @@ mod tests {
             dependencies: &Dependencies::Done,
             cluster: Some(SyncCluster {
                 reach: Reach::Ready,
-                id: "id",
+                id: &ID,
             }),
             next_check: Some("2026-01-01T12:05:00Z".parse().unwrap()),
             requested: false,
@@ -212,23 +222,28 @@ mod tests {
     fn a_sync_alone_follows_its_source_and_a_groups_sync_waits_for_admission() {
         let alone = spec(serde_json::json!({}));
         let status = SyncStatus::default();
-        assert!(matches!(step(&alone, &status, |_| {}), Step::Apply(w) if w.revision == "main@sha1:a"));
+        assert!(matches!(step(&alone, &status, |_| {}), SyncStep::Apply(w) if w.revision == "main@sha1:a"));
         assert_eq!(
             step(&alone, &status, |i| i.source_revision = None),
-            Step::AwaitingSource
+            SyncStep::AwaitingSource
         );
         let part = spec(serde_json::json!({"groupRef": {"name": "g", "entry": "e"}}));
-        assert_eq!(step(&part, &status, |_| {}), Step::AwaitingAdmission);
+        assert_eq!(step(&part, &status, |_| {}), SyncStep::AwaitingAdmission);
         let admitted =
             spec(serde_json::json!({"groupRef": {"name": "g", "entry": "e"}, "revision": "main@sha1:b"}));
-        assert!(matches!(step(&admitted, &status, |_| {}), Step::Apply(w) if w.revision == "main@sha1:b"));
+        assert!(
+            matches!(step(&admitted, &status, |_| {}), SyncStep::Apply(w) if w.revision == "main@sha1:b")
+        );
     }
 
     #[test]
     fn nothing_is_written_to_a_cluster_that_is_not_ready() {
         let spec = spec(serde_json::json!({}));
         let status = SyncStatus::default();
-        assert_eq!(step(&spec, &status, |i| i.cluster = None), Step::ClusterMissing);
+        assert_eq!(
+            step(&spec, &status, |i| i.cluster = None),
+            SyncStep::ClusterMissing
+        );
         for reach in [
             Reach::Unprobed,
             Reach::Suspended,
@@ -239,9 +254,9 @@ mod tests {
             },
         ] {
             let step = step(&spec, &status, |i| {
-                i.cluster = Some(SyncCluster { reach, id: "id" });
+                i.cluster = Some(SyncCluster { reach, id: &ID });
             });
-            assert!(matches!(step, Step::ClusterNotReady { .. }));
+            assert!(matches!(step, SyncStep::ClusterNotReady { .. }));
         }
     }
 
@@ -249,19 +264,19 @@ mod tests {
     fn an_applied_target_is_idle_until_the_next_check() {
         let spec = spec(serde_json::json!({}));
         let status = healthy(&spec);
-        assert!(matches!(step(&spec, &status, |_| {}), Step::Idle { .. }));
+        assert!(matches!(step(&spec, &status, |_| {}), SyncStep::Idle { .. }));
         assert!(matches!(
             step(&spec, &status, |i| i.next_check = None),
-            Step::CheckDrift(_)
+            SyncStep::CheckDrift(_)
         ));
         assert!(matches!(
             step(&spec, &status, |i| i.requested = true),
-            Step::CheckDrift(_)
+            SyncStep::CheckDrift(_)
         ));
         let later = "2026-01-01T12:05:00Z".parse().unwrap();
         assert!(matches!(
             step(&spec, &status, |i| i.now = later),
-            Step::CheckDrift(_)
+            SyncStep::CheckDrift(_)
         ));
     }
 
@@ -269,17 +284,17 @@ mod tests {
     fn a_failed_repair_is_retried() {
         let spec = spec(serde_json::json!({}));
         let broken = SyncStatus {
-            last_attempted_target: target::of_sync("main@sha1:a", &spec.template),
+            last_attempted_target: target::of_sync("main@sha1:a", &spec.template).into_string(),
             attempts: 1,
             next_attempt_time: "2026-01-01T12:00:30Z".into(),
             ..applied(&spec)
         };
-        assert!(matches!(step(&spec, &broken, |_| {}), Step::Backoff { .. }));
+        assert!(matches!(step(&spec, &broken, |_| {}), SyncStep::Backoff { .. }));
         let later = |i: &mut StepInput<'_>| {
             i.now = "2026-01-01T12:00:30Z".parse().unwrap();
             i.next_check = Some(i.now);
         };
-        assert!(matches!(step(&spec, &broken, later), Step::CheckDrift(_)));
+        assert!(matches!(step(&spec, &broken, later), SyncStep::CheckDrift(_)));
     }
 
     /// Guards against a wait of a year: the clock was wrong when the time was written, or is wrong now.
@@ -287,13 +302,13 @@ mod tests {
     fn a_time_further_ahead_than_it_can_have_been_written_is_not_waited_for() {
         let spec = spec(serde_json::json!({"interval": "30m", "retryInterval": "20m"}));
         let failed_until = |until: &str| SyncStatus {
-            last_attempted_target: target::of_sync("main@sha1:a", &spec.template),
+            last_attempted_target: target::of_sync("main@sha1:a", &spec.template).into_string(),
             attempts: 3,
             next_attempt_time: until.into(),
             ..SyncStatus::default()
         };
         let broken_until = |until: &str| SyncStatus {
-            last_applied_target: target::of_sync("main@sha1:a", &spec.template),
+            last_applied_target: target::of_sync("main@sha1:a", &spec.template).into_string(),
             last_applied_cluster_id: "id".into(),
             ..failed_until(until)
         };
@@ -304,20 +319,32 @@ mod tests {
             ("2027-01-01T12:00:00Z", false),
         ] {
             let found = step(&spec, &failed_until(until), |_| {});
-            assert_eq!(matches!(found, Step::Backoff { .. }), waits, "{until}: {found:?}");
+            assert_eq!(
+                matches!(found, SyncStep::Backoff { .. }),
+                waits,
+                "{until}: {found:?}"
+            );
             let found = step(&spec, &broken_until(until), |i| i.next_check = None);
-            assert_eq!(matches!(found, Step::Backoff { .. }), waits, "{until}: {found:?}");
+            assert_eq!(
+                matches!(found, SyncStep::Backoff { .. }),
+                waits,
+                "{until}: {found:?}"
+            );
             let found = step(&spec, &healthy, |i| i.next_check = Some(until.parse().unwrap()));
-            assert_eq!(matches!(found, Step::Idle { .. }), waits, "{until}: {found:?}");
+            assert_eq!(
+                matches!(found, SyncStep::Idle { .. }),
+                waits,
+                "{until}: {found:?}"
+            );
         }
         // The backoff of a short retry interval grows up to its ceiling.
         let short =
             crate::progress::tests::spec(serde_json::json!({"interval": "1m", "retryInterval": "1s"}));
         let failed = SyncStatus {
-            last_attempted_target: target::of_sync("main@sha1:a", &short.template),
+            last_attempted_target: target::of_sync("main@sha1:a", &short.template).into_string(),
             ..failed_until("2026-01-01T12:10:00Z")
         };
-        assert!(matches!(step(&short, &failed, |_| {}), Step::Backoff { .. }));
+        assert!(matches!(step(&short, &failed, |_| {}), SyncStep::Backoff { .. }));
     }
 
     #[test]
@@ -327,29 +354,29 @@ mod tests {
         let rebuilt = step(&spec, &status, |i| {
             i.cluster = Some(SyncCluster {
                 reach: Reach::Ready,
-                id: "other",
+                id: &OTHER_ID,
             });
         });
-        assert!(matches!(rebuilt, Step::Apply(_)));
+        assert!(matches!(rebuilt, SyncStep::Apply(_)));
     }
 
     #[test]
     fn backoff_is_kept_for_the_target_that_failed_and_dropped_for_a_new_one() {
         let spec = spec(serde_json::json!({}));
         let failed = SyncStatus {
-            last_attempted_target: target::of_sync("main@sha1:a", &spec.template),
+            last_attempted_target: target::of_sync("main@sha1:a", &spec.template).into_string(),
             attempts: 2,
             next_attempt_time: "2026-01-01T12:01:00Z".into(),
             ..SyncStatus::default()
         };
-        assert!(matches!(step(&spec, &failed, |_| {}), Step::Backoff { .. }));
+        assert!(matches!(step(&spec, &failed, |_| {}), SyncStep::Backoff { .. }));
         assert!(matches!(
             step(&spec, &failed, |i| i.source_revision = Some("main@sha1:b")),
-            Step::Apply(_)
+            SyncStep::Apply(_)
         ));
         assert!(matches!(
             step(&spec, &failed, |i| i.requested = true),
-            Step::Apply(_)
+            SyncStep::Apply(_)
         ));
     }
 
@@ -364,7 +391,7 @@ mod tests {
         let applied = applied(&spec);
         assert_eq!(
             step(&spec, &status, |i| i.dependencies = &waiting),
-            Step::DependencyNotReady { message }
+            SyncStep::DependencyNotReady { message }
         );
         let due = |i: &mut StepInput<'_>| i.next_check = None;
         let at_rest = step(&spec, &applied, |i| {
@@ -372,7 +399,7 @@ mod tests {
             due(i);
         });
         assert!(
-            matches!(at_rest, Step::CheckDrift(_)),
+            matches!(at_rest, SyncStep::CheckDrift(_)),
             "drift of what is applied is repaired"
         );
         let cycle = Dependencies::Cycle {
@@ -381,7 +408,7 @@ mod tests {
         for status in [&status, &applied] {
             let step = step(&spec, status, |i| i.dependencies = &cycle);
             assert!(
-                matches!(&step, Step::DependencyCycle { message } if message.ends_with("a → x → a")),
+                matches!(&step, SyncStep::DependencyCycle { message } if message.ends_with("a → x → a")),
                 "{step:?}"
             );
         }
@@ -393,19 +420,19 @@ mod tests {
         let status = applied(&waits);
         assert!(matches!(
             step(&waits, &status, |_| {}),
-            Step::CheckHealth(w) if w.revision == "main@sha1:a"
+            SyncStep::CheckHealth(w) if w.revision == "main@sha1:a"
         ));
         assert!(matches!(
             step(&waits, &status, |i| i.next_check = Some(i.now)),
-            Step::CheckDrift(_)
+            SyncStep::CheckDrift(_)
         ));
         assert!(matches!(
             step(&waits, &status, |i| i.requested = true),
-            Step::CheckDrift(_)
+            SyncStep::CheckDrift(_)
         ));
         let does_not = spec(serde_json::json!({"wait": false}));
         let status = applied(&does_not);
-        assert!(matches!(step(&does_not, &status, |_| {}), Step::Idle { .. }));
+        assert!(matches!(step(&does_not, &status, |_| {}), SyncStep::Idle { .. }));
     }
 
     #[test]
@@ -415,6 +442,6 @@ mod tests {
             last_attempted_target: "sha256:other".into(),
             ..healthy(&spec)
         };
-        assert!(matches!(step(&spec, &half_way, |_| {}), Step::Apply(_)));
+        assert!(matches!(step(&spec, &half_way, |_| {}), SyncStep::Apply(_)));
     }
 }

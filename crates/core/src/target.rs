@@ -5,17 +5,18 @@ use std::borrow::Cow;
 use starling_api::{SyncSpec, SyncTemplate};
 
 use crate::digest;
+use crate::ids::{GroupId, InstallationId, OwnerLabel, ReleaseDigest, TargetDigest, Uid};
 
 /// Returns the digest of what one Sync has to apply: revision and template, parameters resolved. `suspend` is no part
 /// of it, since it does not change what is applied.
 #[must_use]
-pub fn of_sync(revision: &str, template: &SyncTemplate) -> String {
-    digest::of(&("target", revision, without_suspend(template)))
+pub fn of_sync(revision: &str, template: &SyncTemplate) -> TargetDigest {
+    TargetDigest::new(digest::of(&("target", revision, without_suspend(template))))
 }
 
 /// Returns the target in the spec of a Sync; `None`: the spec has no revision.
 #[must_use]
-pub fn of_spec(spec: &SyncSpec) -> Option<String> {
+pub fn of_spec(spec: &SyncSpec) -> Option<TargetDigest> {
     (!spec.revision.is_empty()).then(|| of_sync(&spec.revision, &spec.template))
 }
 
@@ -25,31 +26,35 @@ pub type ReleaseEntry<'a> = (&'a str, &'a str, &'a SyncTemplate);
 /// Returns the digest of a release over all its entries. The strategy is no part of it: it applies to the rollout in
 /// progress (ADR 5).
 #[must_use]
-pub fn of_release(entries: &[ReleaseEntry<'_>]) -> String {
+pub fn of_release(entries: &[ReleaseEntry<'_>]) -> ReleaseDigest {
     let entries: Vec<_> = entries
         .iter()
         .map(|(name, revision, template)| (name, revision, without_suspend(template)))
         .collect();
-    digest::of(&("release", entries))
+    ReleaseDigest::new(digest::of(&("release", entries)))
 }
 
 /// Returns the owner label of an entry of a group, or of a Sync without a group: 32 hex digits, equal on all members.
 #[must_use]
-pub fn owner(installation: &str, namespace: &str, owner: Owner<'_>) -> String {
+pub fn owner(installation: &InstallationId, namespace: &str, owner: Owner<'_>) -> OwnerLabel {
     let digest = match owner {
         Owner::Entry { group, entry } => {
             digest::of(&("owner", installation, namespace, "group", group, entry))
         }
         Owner::Alone { sync } => digest::of(&("owner", installation, namespace, "sync", sync)),
     };
-    digest.trim_start_matches("sha256:").chars().take(32).collect()
+    OwnerLabel::new(short(&digest))
 }
 
 /// Returns the identity of a group: 32 hex digits, as an owner label. `uid`: the UID of the object that first had it. A
 /// group with the same name that is created later has another one.
 #[must_use]
-pub fn group_id(installation: &str, namespace: &str, group: &str, uid: &str) -> String {
+pub fn group_id(installation: &InstallationId, namespace: &str, group: &str, uid: &Uid) -> GroupId {
     let digest = digest::of(&("group", installation, namespace, group, uid));
+    GroupId::new(short(&digest))
+}
+
+fn short(digest: &str) -> String {
     digest.trim_start_matches("sha256:").chars().take(32).collect()
 }
 
@@ -117,18 +122,18 @@ mod tests {
     #[test]
     fn an_owner_fits_a_label_and_keeps_namespaces_groups_and_syncs_apart() {
         let group = owner(
-            "i",
+            &InstallationId::new("i"),
             "ns",
             Owner::Entry {
                 group: "g",
                 entry: "e",
             },
         );
-        assert_eq!(group.len(), 32);
+        assert_eq!(group.as_str().len(), 32);
         assert_ne!(
             group,
             owner(
-                "i",
+                &InstallationId::new("i"),
                 "ns2",
                 Owner::Entry {
                     group: "g",
@@ -139,7 +144,7 @@ mod tests {
         assert_ne!(
             group,
             owner(
-                "j",
+                &InstallationId::new("j"),
                 "ns",
                 Owner::Entry {
                     group: "g",
@@ -150,7 +155,7 @@ mod tests {
         assert_ne!(
             group,
             owner(
-                "i",
+                &InstallationId::new("i"),
                 "ns",
                 Owner::Entry {
                     group: "ge",
@@ -158,6 +163,9 @@ mod tests {
                 }
             )
         );
-        assert_ne!(group, owner("i", "ns", Owner::Alone { sync: "g-e" }));
+        assert_ne!(
+            group,
+            owner(&InstallationId::new("i"), "ns", Owner::Alone { sync: "g-e" })
+        );
     }
 }

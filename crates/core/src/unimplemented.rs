@@ -10,10 +10,8 @@ use starling_api::{RolloutStrategy, SourceSpec, StageTaskType, SyncGroupSpec, Sy
 #[must_use]
 pub fn of_source(spec: &SourceSpec) -> Vec<String> {
     let ssh = spec.url.starts_with("ssh://") || !spec.url.contains("://");
-    let verify = spec
-        .verify
-        .as_ref()
-        .is_some_and(|verify| !verify.secret_ref.name.is_empty());
+    // Whoever sets it expects that unsigned revisions are refused, with or without the name of a Secret.
+    let verify = spec.verify.is_some();
     named([
         ("spec.url (ssh)", ssh),
         ("spec.verify", verify),
@@ -167,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn ssh_signatures_and_webhooks_of_a_source_are_not_implemented() {
+    fn tenant_ssh_signatures_and_webhooks_of_a_source_are_not_implemented() {
         let spec = |json: serde_json::Value| -> SourceSpec { serde_json::from_value(json).unwrap() };
         let r = serde_json::json!({"branch": "main"});
         assert!(of_source(&spec(serde_json::json!({"url": "https://h/r", "ref": r}))).is_empty());
@@ -177,8 +175,16 @@ mod tests {
                 ["spec.url (ssh)"]
             );
         }
-        let unset = serde_json::json!({"url": "https://h/r", "ref": r, "verify": {"secretRef": {"name": ""}}, "webhookSecretRef": {"name": ""}});
+        let unset = serde_json::json!({"url": "https://h/r", "ref": r, "webhookSecretRef": {"name": ""}});
         assert!(of_source(&spec(unset)).is_empty());
+        // Guards against a mode without keys that verifies nothing.
+        for verify in [
+            serde_json::json!({"mode": "HEAD"}),
+            serde_json::json!({"secretRef": {"name": ""}}),
+        ] {
+            let unsigned = serde_json::json!({"url": "https://h/r", "ref": r, "verify": verify});
+            assert_eq!(of_source(&spec(unsigned)), ["spec.verify"]);
+        }
         let set = serde_json::json!({"url": "https://h/r", "ref": r, "verify": {"secretRef": {"name": "k"}}, "webhookSecretRef": {"name": "w"}});
         assert_eq!(of_source(&spec(set)), ["spec.verify", "spec.webhookSecretRef"]);
     }

@@ -10,18 +10,20 @@
     reason = "functions shared by the tests of a file are tests too"
 )]
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use starling_api::{IntOrPercent, SyncTemplate};
-use starling_core::apply::HeldDeletions;
 use starling_core::apply::budget::Confirmation;
+use starling_core::apply::{ApprovedDigests, HeldDeletions};
 use starling_core::deletion_budget::Left;
+use starling_core::deletion_subject::{ApprovalScope, ApprovalSubject, DeletionCause};
 use starling_core::digest::hash64;
 use starling_core::gate::{GateId, Side};
-use starling_core::inventory::{Entry, Inventory, Listed};
-use starling_core::membership::{Deselection, Members, deselection};
+use starling_core::ids::{ClusterName, InstallationId, RolloutNumber};
+use starling_core::inventory::{Inventory, InventoryEntry, Listed};
+use starling_core::membership::{Deselection, Members, MembersOf, deselection};
 use starling_core::object::ObjectId;
 use starling_core::target::{Owner, of_release, of_sync, owner};
 
@@ -60,7 +62,7 @@ fn deselected() -> String {
     let names = |names: &[&str]| {
         names
             .iter()
-            .map(|name| (*name).to_owned())
+            .map(|name| ClusterName::from(*name))
             .collect::<BTreeSet<_>>()
     };
     let found = deselection(Members {
@@ -70,7 +72,12 @@ fn deselected() -> String {
         allowed: IntOrPercent::Percent(20),
         recent: Left::default(),
         going: &names(&[]),
-        approved: "",
+        approved: &ApprovedDigests::default(),
+        group: MembersOf {
+            namespace: "fleet",
+            name: "web",
+            identities: &BTreeMap::from([("eu".into(), "uid".to_owned())]),
+        },
     });
     match found {
         Deselection::Held(held) => held.digest,
@@ -79,7 +86,7 @@ fn deselected() -> String {
 }
 
 fn inventory() -> String {
-    let object = |kind: &str, name: &str| Entry {
+    let object = |kind: &str, name: &str| InventoryEntry {
         key: ObjectId {
             group: String::new(),
             kind: kind.into(),
@@ -102,20 +109,26 @@ fn held_deletions() -> String {
             namespace: "shop".into(),
             name: name.into(),
         };
-        Entry::new(key, "uid")
+        InventoryEntry::new(key, "uid")
     };
     let doomed = [entry("ConfigMap", "settings"), entry("Secret", "token")];
     let confirmation = Confirmation {
         kinds: &BTreeSet::new(),
         objects: &BTreeSet::new(),
     };
-    HeldDeletions::new("sha256:target", &doomed, 3, confirmation, None).digest
+    let scope = ApprovalScope {
+        namespace: "fleet",
+        group: "web",
+        name: "app",
+    };
+    let subject = ApprovalSubject::new(scope, DeletionCause::ClusterUnselected, "sha256:release", "uid");
+    HeldDeletions::new(subject, &doomed, 3, confirmation, None).digest
 }
 
 fn gate_key() -> String {
     let gate = GateId {
         group_id: "81cec152f5af231b1ce2edefc7058c5a".into(),
-        rollout: 8,
+        rollout: RolloutNumber::new(8),
         stage: "canary".into(),
         side: Side::Before,
         index: 1,
@@ -127,21 +140,25 @@ fn gate_key() -> String {
 #[test]
 fn stored_digests_do_not_move() {
     let (first, second) = (minimal(), full());
+    let installation = InstallationId::new("installation");
     let of_entry = Owner::Entry {
         group: "web",
         entry: "app",
     };
     let found = [
-        ("target, minimal", of_sync(REVISION, &first)),
-        ("target, all fields", of_sync(REVISION, &second)),
+        ("target, minimal", of_sync(REVISION, &first).into_string()),
+        ("target, all fields", of_sync(REVISION, &second).into_string()),
         (
             "release",
-            of_release(&[("app", REVISION, &first), ("infra", REVISION, &second)]),
+            of_release(&[("app", REVISION, &first), ("infra", REVISION, &second)]).into_string(),
         ),
-        ("owner of an entry", owner("installation", "fleet", of_entry)),
+        (
+            "owner of an entry",
+            owner(&installation, "fleet", of_entry).into_string(),
+        ),
         (
             "owner alone",
-            owner("installation", "fleet", Owner::Alone { sync: "web" }),
+            owner(&installation, "fleet", Owner::Alone { sync: "web" }).into_string(),
         ),
         ("deselection", deselected()),
         ("inventory", inventory()),
@@ -171,10 +188,10 @@ const GOLDEN: [&str; 11] = [
     "release: sha256:4f3d8fabe11788e4814d87772b592ad21bd21b6639dfa5e91d91d78ee56fee59",
     "owner of an entry: 81cec152f5af231b1ce2edefc7058c5a",
     "owner alone: 571c3127ce492bc3b284a137ef02e86b",
-    "deselection: sha256:24d9ad6f114c858f4bed016de3fdabfa1c55728e8a70371b00cc274ec32e8f61",
+    "deselection: sha256:f989891dc657308759decfc882fbb1d38722003e847c0976f9ec170dfd4e2b4f",
     "inventory: sha256:a70edc6cf0c75ea788b7be1760437f82ee98fea565172a1e7bab0558be37eeff",
     "hash: 13971820372112967413",
-    "approval of deletions: sha256:f0b7774891a73ef90f6a00715add000c6b870cf1050ff61fee7bffd37e50af94",
+    "approval of deletions: sha256:a8503600417f192b0810091c20feaba0eccb32df43b837b8f5f4020848443e4f",
     "key of a gate: e43818a9dd1cfed5ee1eed66e9d0269ba93cff8a2b2540c4bbdf499614c34d14",
     "origin of a revision: sha256:e4edca026c5c9616f15d9f429faf84394ebaa642b94a895a32aaf745ae7f4ca8",
 ];

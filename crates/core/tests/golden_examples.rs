@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use starling_api::{SyncGroup, SyncGroupSpec, SyncSpec, SyncTemplate};
 use starling_core::expand::{ClusterFacts, resolve};
 use starling_core::fingerprint::{self, EntryBuild};
+use starling_core::ids::{InstallationId, Uid};
 use starling_core::target::{group_id, of_release, of_spec, of_sync};
 
 const REVISION: &str = "main@sha1:6f1c4f9f0d2b7f3d8a55c1f0d7f4bb0c9a1e2d3c";
@@ -43,12 +44,13 @@ fn cluster() -> ClusterFacts {
 }
 
 fn target(template: &SyncTemplate) -> String {
-    of_sync(REVISION, &resolve(template, &cluster()).unwrap())
+    of_sync(REVISION, &resolve(template, &cluster()).unwrap()).into_string()
 }
 
 fn approval<'a>(templates: impl Iterator<Item = (&'a str, &'a SyncTemplate)>) -> String {
     let entries: Vec<EntryBuild<'_>> = templates
         .map(|(name, template)| EntryBuild {
+            values: Default::default(),
             name,
             template: template.clone(),
             commit: None,
@@ -70,7 +72,7 @@ fn of_group(spec: &SyncGroupSpec) -> Vec<(String, String)> {
         .collect();
     let targets = entries().map(|(name, template)| (format!("target of {name}"), target(template)));
     let mut digests: Vec<(String, String)> = targets.collect();
-    digests.push(("release".into(), of_release(&release)));
+    digests.push(("release".into(), of_release(&release).into_string()));
     digests.push(("approval".into(), approval(entries())));
     digests
 }
@@ -83,7 +85,7 @@ fn digests(documents: &str) -> Vec<String> {
             Some("SyncGroup") => of_group(&serde_json::from_value(document["spec"].clone()).unwrap()),
             Some("Sync") => {
                 let spec: SyncSpec = serde_json::from_value(document["spec"].clone()).unwrap();
-                vec![("target".to_owned(), of_spec(&spec).unwrap())]
+                vec![("target".to_owned(), of_spec(&spec).unwrap().into_string())]
             }
             _ => Vec::new(),
         };
@@ -114,11 +116,12 @@ fn digests_of_the_contract_do_not_move() {
 fn the_identity_of_a_group_does_not_move() {
     assert_eq!(
         group_id(
-            "installation",
+            &InstallationId::new("installation"),
             "fleet",
             "web",
-            "5a1ee3c4-9d3f-4b52-8f5e-000000000001"
-        ),
+            &Uid::new("5a1ee3c4-9d3f-4b52-8f5e-000000000001")
+        )
+        .as_str(),
         GROUP_ID
     );
 }

@@ -10,6 +10,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use starling_api::{DeletionPolicy, RolloutStrategy};
 use starling_core::clock_jumps::ClockJumps;
+use starling_core::ids::SyncName;
 use starling_core::plan::check::check;
 use starling_core::plan::{
     Attribution, ClusterView, Decision, Direction, EntryView, FailureReason, HoldReason, LeavingCause,
@@ -31,7 +32,7 @@ struct Fleet {
 impl Fleet {
     fn new(strategy: Value) -> Self {
         let strategy: RolloutStrategy = serde_json::from_value(strategy).unwrap();
-        let clusters = ["a", "b", "c"].map(|name| (name.to_owned(), done(name)));
+        let clusters = ["a", "b", "c"].map(|name| (name.into(), done(name)));
         let syncs = ["a", "b", "c"].map(|cluster| leaving(cluster, "old", LeavingCause::EntryRemoved));
         let left = ["x", "y"].map(|cluster| {
             let cause = LeavingCause::ClusterUnselected {
@@ -46,7 +47,7 @@ impl Fleet {
             clock_jumps: ClockJumps::default(),
             strategy: ReadStrategy::new(&strategy).unwrap().strategy,
             rollout: RolloutView {
-                release: NEW.to_owned(),
+                release: NEW.into(),
                 direction: Direction::Forward,
                 started_at: t(0),
                 stages: BTreeMap::new(),
@@ -57,6 +58,7 @@ impl Fleet {
             membership_held: false,
             clusters: clusters.into(),
             leaving: syncs.into_iter().chain(left).collect(),
+            returned: Default::default(),
         };
         Self { input }
     }
@@ -68,14 +70,14 @@ impl Fleet {
     }
 
     /// Executes a plan: what it removes is being removed from now on. Returns the names of the Syncs.
-    fn remove(&mut self) -> Vec<String> {
+    fn remove(&mut self) -> Vec<SyncName> {
         let planned = self.plan();
         for stage in planned.stages {
             self.input.rollout.stages.insert(stage.name, stage.record);
         }
         let removals = planned.removals.into_iter();
         let removed = removals.filter(|(_, decision)| *decision == RemovalDecision::Remove);
-        let removed: Vec<String> = removed.map(|(name, _)| name).collect();
+        let removed: Vec<SyncName> = removed.map(|(name, _)| name).collect();
         for name in &removed {
             let sync = self.input.leaving.get_mut(name).unwrap();
             sync.removing_since = Some(self.input.now);
@@ -97,15 +99,15 @@ impl Fleet {
 
 fn done(name: &str) -> ClusterView {
     let observed = ObservedSync {
-        target: Some(NEW.to_owned()),
-        release: NEW.to_owned(),
+        target: Some(NEW.into()),
+        release: NEW.into(),
         admitted_at: Some(t(0)),
         progress: Progress::healthy_since(t(10)),
         retried_for: None,
         suspended: false,
     };
     let entry = EntryView {
-        wanted: Ok(NEW.to_owned()),
+        wanted: Ok(NEW.into()),
         known_good: None,
         observed: Some(observed),
     };
@@ -114,23 +116,24 @@ fn done(name: &str) -> ClusterView {
         reach: Reach::Ready,
         stage: 0,
         windows: Vec::new(),
-        entries: [("app".to_owned(), entry)].into(),
+        entries: [("app".into(), entry)].into(),
     }
 }
 
-fn leaving(cluster: &str, entry: &str, cause: LeavingCause) -> (String, LeavingSync) {
+fn leaving(cluster: &str, entry: &str, cause: LeavingCause) -> (SyncName, LeavingSync) {
     let sync = LeavingSync {
-        cluster: cluster.to_owned(),
-        entry: entry.to_owned(),
+        cluster: cluster.into(),
+        entry: entry.into(),
         cause,
         policy: DeletionPolicy::Delete,
         depends_on: BTreeSet::new(),
         removing_since: None,
         suspended: false,
+        not_ready: false,
         budget_until: None,
         approval: None,
     };
-    (format!("web-{entry}-{cluster}"), sync)
+    (format!("web-{entry}-{cluster}").into(), sync)
 }
 
 #[test]
@@ -257,4 +260,36 @@ fn what_an_automatic_rollback_lacks_stays_until_a_person_approves() {
     // An approval that is taken back does not stop what has begun.
     fleet.input.leaving.get_mut("web-old-a").unwrap().approval = Some("sha256:d".into());
     assert_eq!(fleet.plan().removals["web-old-a"], RemovalDecision::Removing);
+}
+
+/// Guards against a removal that begins on a cluster that nobody reaches: it kept a slot until `progressDeadline`, and
+/// its objects went whenever the cluster returned.
+#[test]
+fn a_cluster_that_is_not_ready_is_held_without_a_slot_and_leaves_when_it_returns() {
+    let mut fleet = Fleet::new(json!({"maxConcurrency": 1}));
+    fleet
+        .input
+        .leaving
+        .retain(|_, sync| sync.cause != LeavingCause::EntryRemoved);
+    fleet.input.leaving.get_mut("web-app-x").unwrap().not_ready = true;
+    assert_eq!(fleet.hold("web-app-x"), RemovalHold::ClusterNotReady);
+    let problems = fleet.plan().report(&fleet.input).problems;
+    let named: Vec<_> = problems
+        .iter()
+        .map(|problem| (&*problem.cluster, &*problem.reason))
+        .collect();
+    assert_eq!(named, [("x", "ClusterNotReady")]);
+    assert_eq!(fleet.remove(), ["web-app-y"]);
+    fleet.is_gone("web-app-y");
+    assert_eq!(fleet.remove(), Vec::<String>::new());
+    fleet.input.leaving.get_mut("web-app-x").unwrap().not_ready = false;
+    assert_eq!(fleet.remove(), ["web-app-x"]);
+}
+
+#[test]
+fn objects_that_stay_wait_for_no_cluster() {
+    let mut fleet = Fleet::new(json!({"maxConcurrency": 9}));
+    let sync = fleet.input.leaving.get_mut("web-app-x").unwrap();
+    (sync.not_ready, sync.policy) = (true, DeletionPolicy::Orphan);
+    assert!(fleet.remove().contains(&"web-app-x".into()));
 }

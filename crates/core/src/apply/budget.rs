@@ -3,9 +3,10 @@
 
 use std::collections::BTreeSet;
 
+use super::approved::ApprovedDeletions;
 use crate::deletion_budget::{Earlier, Excess};
-use crate::digest;
-use crate::inventory::{Entry, Inventory};
+use crate::deletion_subject::ApprovalSubject;
+use crate::inventory::{Inventory, InventoryEntry};
 use crate::object::{GroupKind, ObjectId};
 
 /// From [`LEAST`] objects on, a prune of more than this share of the inventory requires an approval. Deleting half of
@@ -107,11 +108,22 @@ pub fn read_kind(text: &str) -> Result<GroupKind, KindError> {
     })
 }
 
+/// Writes a kind as [`read_kind`] reads it.
+#[must_use]
+pub fn write_kind(kind: &GroupKind) -> String {
+    let group = if kind.group.is_empty() {
+        "core"
+    } else {
+        &kind.group
+    };
+    format!("{group}/{}", kind.kind)
+}
+
 /// Deletions that require an approval.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeldDeletions {
-    /// The digest that an approval names: over the target that replaces the objects and the IDs of all objects to
-    /// delete, in order. It excludes UIDs, so it is the same on all clusters that would lose the same objects.
+    /// The digest that an approval names: over the subject of the deletions and the IDs of all objects to delete, in
+    /// order. It excludes UIDs, so it is the same on all clusters that would lose the same objects by one decision.
     pub digest: String,
     /// The number of objects to delete.
     pub deletions: usize,
@@ -128,40 +140,23 @@ impl HeldDeletions {
     /// Describes deletions that are held.
     #[must_use]
     pub fn new(
-        target: &str,
-        doomed: &[Entry],
+        subject: ApprovalSubject<'_>,
+        to_delete: &[InventoryEntry],
         of: usize,
         confirmation: Confirmation<'_>,
         excess: Option<Excess>,
     ) -> Self {
-        let mut objects: Vec<ObjectId> = doomed.iter().map(|entry| entry.key.clone()).collect();
+        let mut objects: Vec<ObjectId> = to_delete.iter().map(|entry| entry.key.clone()).collect();
         objects.sort_by_key(|key| (!confirmation.is_required(key), key.clone()));
         objects.truncate(NAMED);
         Self {
-            digest: digest_of(target, doomed),
-            deletions: doomed.len(),
+            digest: subject.digest(to_delete),
+            deletions: to_delete.len(),
             of,
             objects,
             excess,
         }
     }
-}
-
-/// The approvals of deletions.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Approval<'a> {
-    /// The target that replaces the deleted objects: see [`digest_of`].
-    pub target: &'a str,
-    /// The digests of approved deletions: see [`is_approved`].
-    pub approved: &'a str,
-}
-
-/// Returns the digest of a list of deletions that an approval names. `target` is what replaces the objects: the release
-/// of a group, the target of a Sync without a group, or [`ENDING`](crate::deletion_approval::ENDING).
-#[must_use]
-pub fn digest_of(target: &str, doomed: &[Entry]) -> String {
-    let list = doomed.iter().cloned().collect::<Inventory>().digest();
-    digest::of(&("deletions", target, list))
 }
 
 /// Returns the deletions if they exceed the budget and are not approved.
@@ -173,30 +168,31 @@ pub fn digest_of(target: &str, doomed: &[Entry]) -> String {
 /// not count; `remaining` objects stay or are created.
 pub(super) fn exceeded(
     inventory: &Inventory,
-    doomed: &[Entry],
+    to_delete: &[InventoryEntry],
     remaining: usize,
     earlier: Earlier<'_>,
     confirmation: Confirmation<'_>,
-    approval: Approval<'_>,
+    approval: ApprovedDeletions<'_>,
 ) -> Option<HeldDeletions> {
-    // What remains of a prune that was allowed for this target and was interrupted is not decided again.
+    // The rest of a prune that was allowed for this target and was interrupted is not decided again.
     let is_granted = |key: &ObjectId| earlier.granted.is_some_and(|granted| granted.has(key));
     let is_approved_before = |key: &ObjectId| earlier.granted.is_some_and(|granted| granted.is_approved(key));
-    let new = doomed.iter().filter(|entry| !is_granted(&entry.key)).count();
+    let new = to_delete.iter().filter(|entry| !is_granted(&entry.key)).count();
     // An object that was only counted may require an approval since.
-    let asks = |entry: &Entry| confirmation.is_required(&entry.key) && !is_approved_before(&entry.key);
+    let asks =
+        |entry: &InventoryEntry| confirmation.is_required(&entry.key) && !is_approved_before(&entry.key);
     let now = inventory.iter().filter(|(_, uid)| !uid.is_empty()).count();
-    let held = doomed.iter().filter_map(|entry| entry.listed.held_of);
+    let held = to_delete.iter().filter_map(|entry| entry.listed.held_of);
     let of = held.min().map_or(now, |then| then.min(now));
     let is_many = |number: usize, of: usize| number >= LEAST && number * 100 > of * PERCENT;
     let start = of.max(earlier.of);
     let lost = start.saturating_sub(remaining);
     let many = is_many(new, of) || new > 0 && is_many(lost.min(new + earlier.deleted), start);
-    if !many && !doomed.iter().any(asks) {
+    if !many && !to_delete.iter().any(asks) {
         return None;
     }
-    let held = HeldDeletions::new(approval.target, doomed, of, confirmation, None);
-    (!is_approved(approval.approved, &held.digest)).then_some(held)
+    let held = HeldDeletions::new(approval.subject, to_delete, of, confirmation, None);
+    (!approval.digests.contain(&held.digest)).then_some(held)
 }
 
 /// Reports whether the deletion of an object deletes things that are not in an inventory: the content of a namespace,
@@ -210,61 +206,58 @@ pub fn takes_others_along(key: &ObjectId) -> bool {
     )
 }
 
-/// Reports whether the value of an annotation names a digest. Clusters of one group may lose different objects, so it
-/// may name several digests, separated by commas or spaces.
-#[must_use]
-pub fn is_approved(annotation: &str, digest: &str) -> bool {
-    annotation
-        .split([',', ' ', '\n'])
-        .any(|approved| approved == digest && !digest.is_empty())
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::ApprovedDigests;
     use starling_api::Deletions;
 
     use super::*;
     use crate::deletion_grant::{Granted, NewGrant};
+    use crate::deletion_subject::{ApprovalScope, DeletionCause};
     use crate::inventory::Origin;
 
-    fn entry(group: &str, kind: &str, number: usize, uid: &str) -> Entry {
+    fn entry(group: &str, kind: &str, number: usize, uid: &str) -> InventoryEntry {
         let key = ObjectId {
             group: group.into(),
             kind: kind.into(),
             namespace: "shop".into(),
             name: format!("o{number:03}"),
         };
-        Entry::new(key, uid).with_origin(Origin::Created)
+        InventoryEntry::new(key, uid).with_origin(Origin::Created)
     }
 
-    fn maps(numbers: std::ops::Range<usize>, uid: &str) -> Vec<Entry> {
+    fn maps(numbers: std::ops::Range<usize>, uid: &str) -> Vec<InventoryEntry> {
         numbers
             .map(|number| entry("", "ConfigMap", number, uid))
             .collect()
     }
 
-    fn exceeded(inventory: &Inventory, doomed: &[Entry], approved: &str) -> Option<HeldDeletions> {
+    fn exceeded(
+        inventory: &Inventory,
+        to_delete: &[InventoryEntry],
+        approved: &str,
+    ) -> Option<HeldDeletions> {
         super::exceeded(
             inventory,
-            doomed,
-            inventory.iter().count().saturating_sub(doomed.len()),
+            to_delete,
+            inventory.iter().count().saturating_sub(to_delete.len()),
             Earlier::default(),
             Confirmation::default(),
-            Approval {
-                target: "t",
-                approved,
+            ApprovedDeletions {
+                subject: ApprovalSubject::default(),
+                digests: &ApprovedDigests::of_annotation(approved),
             },
         )
     }
 
-    fn inventory(entries: &[Entry]) -> Inventory {
+    fn inventory(entries: &[InventoryEntry]) -> Inventory {
         entries.iter().cloned().collect()
     }
 
     /// T31: more than half and at least ten, of the objects that are known to exist.
     #[test]
     fn t31_more_than_half_and_at_least_ten_require_an_approval() {
-        for (total, doomed, held) in [
+        for (total, to_delete, held) in [
             (200, 100, false),
             (200, 101, true),
             (200, 60, false),
@@ -275,12 +268,12 @@ mod tests {
             (20, 10, false),
         ] {
             let inventory = inventory(&maps(0..total, "u"));
-            let exceeded = exceeded(&inventory, &maps(0..doomed, "u"), "");
-            assert_eq!(exceeded.is_some(), held, "{doomed} of {total}");
+            let exceeded = exceeded(&inventory, &maps(0..to_delete, "u"), "");
+            assert_eq!(exceeded.is_some(), held, "{to_delete} of {total}");
             if let Some(exceeded) = exceeded {
                 assert_eq!(
                     (exceeded.deletions, exceeded.of, exceeded.objects.len()),
-                    (doomed, total, 10)
+                    (to_delete, total, 10)
                 );
             }
         }
@@ -298,10 +291,10 @@ mod tests {
             ("example.test", "Namespace", false),
         ] {
             let special = entry(group, kind, 500, "u");
-            let mut doomed = maps(0..3, "u");
-            doomed.push(special.clone());
+            let mut to_delete = maps(0..3, "u");
+            to_delete.push(special.clone());
             let all = [maps(0..200, "u"), vec![special.clone()]].concat();
-            let exceeded = exceeded(&inventory(&all), &doomed, "");
+            let exceeded = exceeded(&inventory(&all), &to_delete, "");
             assert_eq!(exceeded.is_some(), held, "{group}/{kind}");
             if let Some(exceeded) = exceeded {
                 assert_eq!(exceeded.objects[0], special.key);
@@ -331,15 +324,15 @@ mod tests {
     /// An approval is of one target: the same objects leave another release for another reason.
     #[test]
     fn an_approval_is_bound_to_the_target() {
-        let doomed = maps(0..15, "u");
-        assert_ne!(digest_of("r1", &doomed), digest_of("r2", &doomed));
-        assert_ne!(digest_of("r1", &doomed), digest_of("r1", &doomed[1..]));
+        let to_delete = maps(0..15, "u");
         let all = inventory(&maps(0..20, "u"));
         let under = |target, approved: &str| {
-            let approval = Approval { target, approved };
+            let subject = ApprovalSubject::new(ApprovalScope::default(), DeletionCause::Prune, target, "m1");
+            let digests = &ApprovedDigests::of_annotation(approved);
+            let approval = ApprovedDeletions { subject, digests };
             super::exceeded(
                 &all,
-                &doomed,
+                &to_delete,
                 5,
                 Earlier::default(),
                 Confirmation::default(),
@@ -375,15 +368,15 @@ mod tests {
             (asks, true),
             (entry("", "Namespace", 1, "u"), false),
         ] {
-            let doomed = [maps(0..3, "u"), vec![special.clone()]].concat();
+            let to_delete = [maps(0..3, "u"), vec![special.clone()]].concat();
             let all = inventory(&[maps(0..200, "u"), vec![special.clone()]].concat());
             let held = super::exceeded(
                 &all,
-                &doomed,
+                &to_delete,
                 200,
                 Earlier::default(),
                 confirmation,
-                Approval::default(),
+                ApprovedDeletions::default(),
             )
             .unwrap();
             assert_eq!(held.objects[0], special.key);
@@ -422,7 +415,7 @@ mod tests {
         }
     }
 
-    fn granted(list: &[Entry], approved: Option<&str>) -> Granted {
+    fn granted(list: &[InventoryEntry], approved: Option<&str>) -> Granted {
         let list: Vec<ObjectId> = list.iter().map(|entry| entry.key.clone()).collect();
         let grant = Granted::default().continued(NewGrant {
             target: "t",
@@ -442,20 +435,20 @@ mod tests {
     fn a_grant_is_of_its_objects_and_covers_no_others() {
         let all = inventory(&maps(0..200, "u"));
         let namespace = entry("", "Namespace", 500, "u");
-        let is_held = |doomed: &[Entry], granted: &Granted, confirmation: Confirmation<'_>| {
+        let is_held = |to_delete: &[InventoryEntry], granted: &Granted, confirmation: Confirmation<'_>| {
             let earlier = Earlier {
                 deleted: 50,
                 of: 200,
                 granted: Some(granted),
             };
-            let remaining = 200 - doomed.len();
+            let remaining = 200 - to_delete.len();
             super::exceeded(
                 &all,
-                doomed,
+                to_delete,
                 remaining,
                 earlier,
                 confirmation,
-                Approval::default(),
+                ApprovedDeletions::default(),
             )
             .is_some()
         };
@@ -496,7 +489,7 @@ mod tests {
             granted: None,
         };
         let granted = granted(&maps(0..11, "u"), None);
-        for (left, doomed, earlier, held) in [
+        for (left, to_delete, earlier, held) in [
             (100, 1, earlier(100, 200), true),
             (150, 50, earlier(50, 200), false),
             (150, 51, earlier(50, 200), true),
@@ -526,35 +519,28 @@ mod tests {
             let inventory = inventory(&maps(0..left, "u"));
             let found = super::exceeded(
                 &inventory,
-                &maps(0..doomed, "u"),
-                left - doomed,
+                &maps(0..to_delete, "u"),
+                left - to_delete,
                 earlier,
                 Confirmation::default(),
-                Approval::default(),
+                ApprovedDeletions::default(),
             );
-            assert_eq!(found.is_some(), held, "{doomed} of {left} after {earlier:?}");
+            assert_eq!(found.is_some(), held, "{to_delete} of {left} after {earlier:?}");
         }
         // Each release replaced two of 20 objects: in its inventory are the old and the new ones.
-        let replaced = |doomed| {
-            let inventory = inventory(&maps(0..20 + doomed, "u"));
-            let doomed = maps(0..doomed, "u");
+        let replaced = |to_delete| {
+            let inventory = inventory(&maps(0..20 + to_delete, "u"));
+            let to_delete = maps(0..to_delete, "u");
             super::exceeded(
                 &inventory,
-                &doomed,
+                &to_delete,
                 20,
                 earlier(30, 20),
                 Confirmation::default(),
-                Approval::default(),
+                ApprovedDeletions::default(),
             )
         };
         assert!(replaced(2).is_none());
         assert!(replaced(21).is_some(), "all of them at once");
-    }
-
-    #[test]
-    fn an_empty_digest_is_approved_by_nothing() {
-        assert!(!is_approved("", ""));
-        assert!(!is_approved("a,,b", ""));
-        assert!(is_approved("a, b", "b"));
     }
 }

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Live;
+use crate::ids::OwnerLabel;
 use crate::object::ObjectId;
 
 /// The known ownership of an object before the object is written.
@@ -24,18 +25,18 @@ impl Claim<'_> {
     /// Without a known response, our own entry of `metadata.managedFields` proves that an apply of ours succeeded:
     /// controllers do not copy it. On its own it proves nothing, since an object that was released keeps it.
     #[must_use]
-    pub fn is_of(self, live: Live<'_>, owner: &str) -> bool {
+    pub fn is_of(self, live: Live<'_>, owner: &OwnerLabel) -> bool {
         match self {
             Self::New => false,
             Self::Unconfirmed => live.is_applied_by(owner),
-            Self::Confirmed(uid) => uid == live.uid && live.owner == Some(owner),
+            Self::Confirmed(uid) => uid == live.uid && live.owner == Some(owner.as_str()),
         }
     }
 
     /// Reports whether fields that other managers own are taken back from them: an earlier apply succeeded and its
     /// response was lost, so the other managers came later. Not if the object is to be kept, as one that was released.
     #[must_use]
-    pub fn takes_back(self, live: Live<'_>, owner: &str) -> bool {
+    pub fn takes_back(self, live: Live<'_>, owner: &OwnerLabel) -> bool {
         self == Self::Unconfirmed && self.is_of(live, owner) && !live.prune_disabled
     }
 }
@@ -63,13 +64,15 @@ impl Claimant {
 /// `recorded` are the owners that the ledger has the object for; `label` is the owner label that was last observed on
 /// the object, if it is not ours. A settled owner with the object wants it and keeps it. An owner that is not settled,
 /// will not render the object, no longer has the object, or no longer has a Sync, hands it over. A label that belongs
-/// to no Sync of this installation is that of another installation, which cannot be asked: it keeps the object.
+/// to no Sync of this installation is that of another installation, which cannot be asked: it keeps the object. That
+/// the Sync of a label is gone (`has_given_up`) is known also if the ledger has nothing about the label.
 #[must_use]
 pub fn kept_by(
     key: &ObjectId,
-    recorded: &[String],
-    label: Option<&str>,
-    claimants: &BTreeMap<String, Claimant>,
+    recorded: &[OwnerLabel],
+    label: Option<&OwnerLabel>,
+    claimants: &BTreeMap<OwnerLabel, Claimant>,
+    has_given_up: impl Fn(&OwnerLabel) -> bool,
 ) -> Option<String> {
     let holder = recorded
         .iter()
@@ -78,7 +81,8 @@ pub fn kept_by(
         .map(|claimant| claimant.name.clone());
     let stranger = || {
         label
-            .filter(|label| !claimants.contains_key(*label) && !recorded.iter().any(|owner| owner == label))
+            .filter(|label| !claimants.contains_key(*label) && !recorded.iter().any(|owner| owner == *label))
+            .filter(|label| !has_given_up(label))
             .map(|label| format!("the owner {label}, which is no Sync of this installation on this cluster"))
     };
     holder.or_else(stranger)
@@ -113,7 +117,11 @@ mod tests {
             // A confirmed object is applied by force from the start.
             (Claim::Confirmed("u"), ours, false),
         ] {
-            assert_eq!(claim.takes_back(live, "me"), expected, "{claim:?} {live:?}");
+            assert_eq!(
+                claim.takes_back(live, &OwnerLabel::new("me")),
+                expected,
+                "{claim:?} {live:?}"
+            );
         }
     }
 
@@ -139,7 +147,10 @@ mod tests {
             ("bb".to_owned(), claimant("b", false)),
             ("gives".to_owned(), moving(&["another"])),
             ("keeps".to_owned(), moving(&["object"])),
-        ]);
+        ])
+        .into_iter()
+        .map(|(owner, claimant)| (OwnerLabel::new(owner), claimant))
+        .collect();
         let stranger = "the owner zz, which is no Sync of this installation on this cluster";
         for (recorded, label, expected) in [
             (&[][..], None, None),
@@ -156,11 +167,22 @@ mod tests {
             // The object has the label, but the Sync released it.
             (&[], Some("aa"), None),
             (&[], Some("zz"), Some(stranger)),
+            // The cluster was in another group in between, and its ledger records went with its Sync.
+            (&[], Some("left"), None),
+            (&["aa"], Some("left"), Some("Sync fleet/a")),
             (&["bb"], Some("zz"), Some(stranger)),
         ] {
-            let recorded: Vec<String> = recorded.iter().map(|owner| (*owner).to_owned()).collect();
+            let recorded: Vec<OwnerLabel> = recorded.iter().map(|owner| OwnerLabel::new(*owner)).collect();
+            let label = label.map(OwnerLabel::new);
             assert_eq!(
-                kept_by(&object("object"), &recorded, label, &claimants).as_deref(),
+                kept_by(
+                    &object("object"),
+                    &recorded,
+                    label.as_ref(),
+                    &claimants,
+                    |label| label.as_str() == "left"
+                )
+                .as_deref(),
                 expected,
                 "{recorded:?} {label:?}"
             );

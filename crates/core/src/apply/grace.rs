@@ -10,7 +10,8 @@ use jiff::Timestamp;
 use starling_api::PendingDeletions;
 
 use crate::clock_jumps::ClockJumps;
-use crate::inventory::{Entry, Inventory};
+use crate::inventory::{Inventory, InventoryEntry};
+use crate::object::ObjectId;
 
 /// The number of objects that are named: as many as fit into a status.
 const NAMED: usize = 10;
@@ -32,11 +33,11 @@ pub struct Grace<'a> {
 #[derive(Debug, Default)]
 pub(super) struct Split {
     /// Objects that a user took back.
-    pub(super) undeleted: Vec<Entry>,
+    pub(super) undeleted: Vec<InventoryEntry>,
     /// Objects whose grace has not ended, with its start.
-    pub(super) pending: Vec<Entry>,
+    pub(super) pending: Vec<InventoryEntry>,
     /// Objects to delete now.
-    pub(super) due: Vec<Entry>,
+    pub(super) due: Vec<InventoryEntry>,
 }
 
 static NO_JUMPS: ClockJumps = ClockJumps::none();
@@ -57,7 +58,7 @@ impl Grace<'static> {
 impl Grace<'_> {
     /// Splits the objects that left the render. A grace that begins now counts the objects of the inventory now: at its
     /// end, the objects that replaced them would hide how large the share was.
-    pub(super) fn split(&self, left: Vec<Entry>, inventory: &Inventory) -> Split {
+    pub(super) fn split(&self, left: Vec<InventoryEntry>, inventory: &Inventory) -> Split {
         let mut split = Split::default();
         for entry in left {
             let left_at = entry.listed.left_at;
@@ -75,7 +76,7 @@ impl Grace<'_> {
 
     /// Returns the entries with the start of their grace, and the number of objects of the inventory then.
     #[must_use]
-    pub fn begin(&self, mut entries: Vec<Entry>, inventory: &Inventory) -> Vec<Entry> {
+    pub fn begin(&self, mut entries: Vec<InventoryEntry>, inventory: &Inventory) -> Vec<InventoryEntry> {
         let of = inventory.iter().filter(|(_, uid)| !uid.is_empty()).count();
         for entry in &mut entries {
             entry.listed.left_at = Some(self.start(entry.listed.left_at));
@@ -104,32 +105,30 @@ impl Grace<'_> {
 
 /// The objects of an inventory whose grace has begun.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct PendingObjects(Vec<Entry>);
+pub struct PendingObjects(Vec<InventoryEntry>);
 
 impl PendingObjects {
     /// Returns those of an inventory, the first that is deleted first.
     #[must_use]
     pub fn of(inventory: &Inventory) -> Self {
-        let mut pending: Vec<Entry> = inventory.entries().collect();
+        let mut pending: Vec<InventoryEntry> = inventory.entries().collect();
         pending.retain(|entry| entry.listed.left_at.is_some());
         pending.sort_by_key(|entry| entry.listed.left_at);
         Self(pending)
     }
 
-    /// Returns them for status; `None`: there are none.
+    /// Returns them for status; `None`: there are none. Those that are being deleted already cannot be kept any more,
+    /// and are neither counted nor named.
     #[must_use]
-    pub fn status(&self) -> Option<PendingDeletions> {
-        let time = |entry: &Entry| entry.listed.left_at.map(|at| at.to_string());
+    pub fn status(&self, terminating: &[ObjectId]) -> Option<PendingDeletions> {
+        let time = |entry: &InventoryEntry| entry.listed.left_at.map(|at| at.to_string());
+        let staying = || self.0.iter().filter(|entry| !terminating.contains(&entry.key));
         Some(PendingDeletions {
-            count: u32::try_from(self.0.len()).unwrap_or(u32::MAX),
+            count: u32::try_from(staying().count()).unwrap_or(u32::MAX),
             first_time: time(self.0.first()?).unwrap_or_default(),
-            last_time: time(self.0.last()?).unwrap_or_default(),
-            objects: self
-                .0
-                .iter()
-                .take(NAMED)
-                .map(|entry| entry.key.to_string())
-                .collect(),
+            last_time: staying().next_back().and_then(time).unwrap_or_default(),
+            objects: staying().take(NAMED).map(|entry| entry.key.to_string()).collect(),
+            waiting_for: String::new(),
         })
     }
 }
@@ -206,6 +205,7 @@ mod tests {
                 compare: false,
                 guard: Guard {
                     siblings: &SiblingObjects::nothing(),
+                    begun: &BTreeSet::new(),
                     earlier: Earlier::default(),
                     confirmation: Confirmation::default(),
                     grace: Grace {
@@ -214,7 +214,7 @@ mod tests {
                         clock_jumps: &self.jumps,
                         undeleted: self.undeleted.map(t),
                     },
-                    approval: crate::apply::budget::Approval::default(),
+                    approval: crate::apply::ApprovedDeletions::default(),
                 },
             };
             let options = Options {
@@ -229,7 +229,8 @@ mod tests {
                 prune_blocker,
                 ..
             } = plan(observed, options);
-            let names = |entries: Vec<Entry>| entries.into_iter().map(|entry| entry.key.name).collect();
+            let names =
+                |entries: Vec<InventoryEntry>| entries.into_iter().map(|entry| entry.key.name).collect();
             let done = Done {
                 deleted: names(prune.into_iter().flat_map(|(_, entries)| entries).collect()),
                 undeleted: names(undeleted),
@@ -262,7 +263,7 @@ mod tests {
         }
         .run(&inventory(MAPS));
         assert_eq!(done, nothing());
-        let status = PendingObjects::of(&claim).status().unwrap();
+        let status = PendingObjects::of(&claim).status(&[]).unwrap();
         assert_eq!(
             (
                 status.count,
@@ -307,7 +308,7 @@ mod tests {
             ..PASS
         }
         .run(&claim);
-        assert_eq!((done, PendingObjects::of(&claim).status()), (nothing(), None));
+        assert_eq!((done, PendingObjects::of(&claim).status(&[])), (nothing(), None));
         let (done, claim) = Pass {
             wanted: &[3, 8],
             at: 4000,
@@ -315,7 +316,7 @@ mod tests {
         }
         .run(&claim);
         assert_eq!(done, nothing());
-        let status = PendingObjects::of(&claim).status().unwrap();
+        let status = PendingObjects::of(&claim).status(&[]).unwrap();
         assert_eq!(status.first_time, t(4000).to_string());
     }
 
@@ -346,15 +347,16 @@ mod tests {
                 compare: false,
                 guard: Guard {
                     siblings: &SiblingObjects::nothing(),
+                    begun: &BTreeSet::new(),
                     earlier: Earlier::default(),
                     confirmation: Confirmation::default(),
                     grace: Grace::none(),
-                    approval: crate::apply::budget::Approval::default(),
+                    approval: crate::apply::ApprovedDeletions::default(),
                 },
             };
             let planned = plan(observed, Options::default());
             assert_eq!(
-                PendingObjects::of(&planned.claim).status(),
+                PendingObjects::of(&planned.claim).status(&[]),
                 None,
                 "kept: {is_kept}"
             );
@@ -374,7 +376,7 @@ mod tests {
             ..PASS
         }
         .run(&claim);
-        let status = PendingObjects::of(&claim).status().unwrap();
+        let status = PendingObjects::of(&claim).status(&[]).unwrap();
         assert_eq!((status.count, status.last_time), (2, t(100).to_string()));
         let undelete = |until: i64, at: i64| {
             Pass {
@@ -450,7 +452,7 @@ mod tests {
         }
         .run(&claim);
         assert_eq!(done, nothing());
-        let status = PendingObjects::of(&claim).status().unwrap();
+        let status = PendingObjects::of(&claim).status(&[]).unwrap();
         assert_eq!(status.first_time, t(-9000).to_string());
     }
 
@@ -468,7 +470,7 @@ mod tests {
             ..PASS
         }
         .run(&claim);
-        assert_eq!(PendingObjects::of(&claim).status(), None);
+        assert_eq!(PendingObjects::of(&claim).status(&[]), None);
         let (done, _) = Pass {
             wanted: &[3, 8],
             at: 9000,

@@ -4,6 +4,7 @@
 //! records (what was last sent, and the responses) and the drifted objects. An object without a change on either side
 //! costs no request. [`prune_verdict`] decides again before each delete, by the live object.
 
+mod approved;
 pub mod budget;
 mod claim;
 pub mod grace;
@@ -18,16 +19,19 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
+pub use self::approved::{ApprovedDeletions, ApprovedDigests};
 pub use self::budget::{Confirmation, HeldDeletions};
 pub use self::claim::{Claim, Claimant, kept_by};
 pub use self::grace::{Grace, PendingObjects};
 pub use self::prune::{
-    Guard, Live, PruneVerdict, SiblingObjects, by_step, is_let_go, left_over, never_prunes, prune_verdict,
+    Guard, Live, PruneVerdict, SiblingObjects, by_step, is_relinquished, left_over, never_prunes,
+    prune_verdict,
 };
 pub use self::recorded::{OwnAttempt, Recorded};
-pub use self::recreate::{Recreation, may_recreate, recreation};
+pub use self::recreate::{Recreation, RecreationObstacle, may_recreate, recreation};
 pub use self::unconfirmed::{all_unconfirmed, unconfirmed_records};
-use crate::inventory::{Entry, Inventory};
+use crate::ids::OwnerLabel;
+use crate::inventory::{Inventory, InventoryEntry};
 use crate::object::{DeletionStep, ObjectId, Phase, RenderedObject, RenderedSet};
 
 /// The record of one object that was applied to one member.
@@ -61,8 +65,8 @@ pub struct ManagementState {
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub left_alone: bool,
     /// The owner label of the object, if it is not ours; empty otherwise.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub owner: String,
+    #[serde(skip_serializing_if = "OwnerLabel::is_empty")]
+    pub owner: OwnerLabel,
     /// [`crate::object::Ignored::digest`] of the fields that were released; empty if none were.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub released: String,
@@ -125,7 +129,7 @@ pub enum ApplyReason {
 
 /// One object to apply.
 #[derive(Clone, Copy, Debug)]
-pub struct Step<'a> {
+pub struct ApplyStep<'a> {
     /// The object.
     pub object: &'a RenderedObject,
     /// The reason to apply the object.
@@ -152,6 +156,9 @@ pub enum PruneBlocker {
     /// The group deletes nothing now, for this reason: it is suspended, its rollout is paused, or no window is open.
     /// The objects stay pending or held.
     Stopped(String),
+    /// The objects are deleted, and some of them wait for their finalizers: these. They stay in the inventory until
+    /// they are gone, so that what is deleted later waits for them.
+    NotGone(String),
 }
 
 /// The writes to one member, in this order.
@@ -160,7 +167,7 @@ pub struct ApplyPlan<'a> {
     /// The inventory to store before the first write: all entries that it has, and everything that may be written.
     pub claim: Inventory,
     /// The objects to apply by phase, first phase first; phases without a step are left out.
-    pub apply: Vec<(Phase, Vec<Step<'a>>)>,
+    pub apply: Vec<(Phase, Vec<ApplyStep<'a>>)>,
     /// Objects that need no request.
     pub skipped: Vec<&'a ObjectId>,
     /// Objects that are not reconciled: no request either.
@@ -169,16 +176,17 @@ pub struct ApplyPlan<'a> {
     pub kept: Vec<(&'a ObjectId, &'a str)>,
     /// The objects to delete by step, in order; steps without an entry are left out. A step begins once the objects of
     /// the steps before it are gone.
-    pub prune: Vec<(DeletionStep, Vec<Entry>)>,
+    pub prune: Vec<(DeletionStep, Vec<InventoryEntry>)>,
     /// Objects that another Sync of the same owner holds or is about to hold. They leave the inventory once they have
     /// the label of the other Sync, and are not deleted.
-    pub handed_over: Vec<Entry>,
-    /// Objects that were there before Starling and whose deletion would require an approval ([`is_let_go`]). Their
-    /// labels and annotations are given up, and they are not deleted.
-    pub let_go: Vec<Entry>,
-    /// Objects that a user took back from deletion ([`Grace::undeleted`]). As with `let_go`, they are given up.
-    pub undeleted: Vec<Entry>,
-    /// The reason why `prune` is empty although the inventory lists objects that are neither desired nor handed over.
+    pub handed_over: Vec<InventoryEntry>,
+    /// Objects that were there before Starling and whose deletion would require an approval ([`is_relinquished`]).
+    /// Their labels and annotations are given up, and they are not deleted.
+    pub relinquished: Vec<InventoryEntry>,
+    /// Objects that a user took back from deletion ([`Grace::undeleted`]). As with `relinquished`, they are given up.
+    pub undeleted: Vec<InventoryEntry>,
+    /// The reason why `prune` lacks objects of the inventory that are neither desired nor handed over: it has at most
+    /// those that are being deleted already.
     pub prune_blocker: Option<PruneBlocker>,
 }
 
@@ -189,7 +197,7 @@ pub fn plan<'a>(observed: ApplyInput<'a>, options: Options) -> ApplyPlan<'a> {
         claim: observed.inventory.clone(),
         ..ApplyPlan::default()
     };
-    let mut phases: BTreeMap<Phase, Vec<Step<'a>>> = BTreeMap::new();
+    let mut phases: BTreeMap<Phase, Vec<ApplyStep<'a>>> = BTreeMap::new();
     for object in &observed.desired.objects {
         // An object that is wanted again is not held any more, and not about to be deleted, also if it is not written.
         plan.claim.hold(&object.key, None);
@@ -207,7 +215,7 @@ pub fn plan<'a>(observed: ApplyInput<'a>, options: Options) -> ApplyPlan<'a> {
             .record(&object.key)
             .map(|record| record.uid.clone())
             .unwrap_or_default();
-        plan.claim.insert(Entry::new(object.key.clone(), uid));
+        plan.claim.insert(InventoryEntry::new(object.key.clone(), uid));
         match step(object, &observed, options) {
             Some(step) => phases.entry(Phase::of(&object.key)).or_default().push(step),
             None => plan.skipped.push(&object.key),
@@ -217,7 +225,7 @@ pub fn plan<'a>(observed: ApplyInput<'a>, options: Options) -> ApplyPlan<'a> {
     let prune::Pruning {
         prune,
         handed_over,
-        let_go,
+        relinquished,
         undeleted,
         pending,
         held,
@@ -243,7 +251,7 @@ pub fn plan<'a>(observed: ApplyInput<'a>, options: Options) -> ApplyPlan<'a> {
     }
     plan.prune = prune;
     plan.handed_over = handed_over;
-    plan.let_go = let_go;
+    plan.relinquished = relinquished;
     plan.undeleted = undeleted;
     plan.prune_blocker = blocker;
     plan
@@ -259,7 +267,11 @@ fn is_left_alone(object: &RenderedObject, observed: &ApplyInput<'_>) -> bool {
 }
 
 /// Returns the step for one object; `None`: it needs no request.
-fn step<'a>(object: &'a RenderedObject, observed: &ApplyInput<'a>, options: Options) -> Option<Step<'a>> {
+fn step<'a>(
+    object: &'a RenderedObject,
+    observed: &ApplyInput<'a>,
+    options: Options,
+) -> Option<ApplyStep<'a>> {
     let record = observed.record(&object.key);
     let known_uid = observed.inventory.uid(&object.key);
     let reason = match record {
@@ -274,7 +286,7 @@ fn step<'a>(object: &'a RenderedObject, observed: &ApplyInput<'a>, options: Opti
     // A claimed object is ours only after a response, which the UID or the record shows. Otherwise a conflict that is
     // reported today would be overridden tomorrow.
     let ours = known_uid.is_some_and(|uid| !uid.is_empty() || record.is_some());
-    Some(Step {
+    Some(ApplyStep {
         object,
         reason,
         force: ours || options.conflicts_override,

@@ -4,11 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use starling_api::SYSTEM_NAMESPACE;
 
+use super::approved::ApprovedDeletions;
 use super::budget::Confirmation;
 use super::grace::Grace;
 use super::{Options, PruneBlocker, budget};
 use crate::deletion_budget::Earlier;
-use crate::inventory::{Entry, Inventory, Origin};
+use crate::ids::OwnerLabel;
+use crate::inventory::{Inventory, InventoryEntry, Origin};
 use crate::object::{DeletionStep, ObjectId, RenderedSet};
 
 /// The live state of an object that is to be pruned.
@@ -40,8 +42,8 @@ impl Live<'static> {
 impl Live<'_> {
     /// Reports whether an apply of this owner succeeded once; an object that was released still shows it.
     #[must_use]
-    pub fn is_applied_by(&self, owner: &str) -> bool {
-        self.owner == Some(owner) && self.owner_is_applied
+    pub fn is_applied_by(&self, owner: &OwnerLabel) -> bool {
+        self.owner == Some(owner.as_str()) && self.owner_is_applied
     }
 }
 
@@ -67,11 +69,11 @@ pub enum PruneVerdict {
 /// An object with the label of another owner was handed over: deleting it would take it from that owner. An entry
 /// without a UID was claimed and never confirmed; its object is ours only if we applied the label.
 #[must_use]
-pub fn prune_verdict(entry: &Entry, live: Option<Live<'_>>, owner: &str) -> PruneVerdict {
+pub fn prune_verdict(entry: &InventoryEntry, live: Option<Live<'_>>, owner: &OwnerLabel) -> PruneVerdict {
     let Some(live) = live else {
         return PruneVerdict::Gone;
     };
-    let handed_over = live.owner.is_some_and(|label| label != owner);
+    let handed_over = live.owner.is_some_and(|label| label != owner.as_str());
     let ours = if entry.listed.uid.is_empty() {
         live.is_applied_by(owner)
     } else {
@@ -110,6 +112,8 @@ impl SiblingObjects {
 pub struct Guard<'a> {
     /// The objects that other Syncs hold.
     pub siblings: &'a SiblingObjects,
+    /// Objects that are being deleted already, and wait for their finalizers. Nothing is decided about them any more.
+    pub begun: &'a BTreeSet<ObjectId>,
     /// The deletions of the Sync within the window.
     pub earlier: Earlier<'a>,
     /// The kinds and objects that are deleted only after an approval.
@@ -117,41 +121,42 @@ pub struct Guard<'a> {
     /// The time between the first render that lacks an object and its deletion.
     pub grace: Grace<'a>,
     /// The approval of the deletions.
-    pub approval: budget::Approval<'a>,
+    pub approval: ApprovedDeletions<'a>,
 }
 
 /// The objects that are pruned, and those that are not.
 #[derive(Debug, Default)]
 pub(super) struct Pruning {
     /// The entries to prune by step, in order.
-    pub(super) prune: Vec<(DeletionStep, Vec<Entry>)>,
+    pub(super) prune: Vec<(DeletionStep, Vec<InventoryEntry>)>,
     /// Entries whose objects another Sync of the same owner takes over.
-    pub(super) handed_over: Vec<Entry>,
+    pub(super) handed_over: Vec<InventoryEntry>,
     /// Objects that are given up and not deleted.
-    pub(super) let_go: Vec<Entry>,
+    pub(super) relinquished: Vec<InventoryEntry>,
     /// Objects that a user took back from deletion.
-    pub(super) undeleted: Vec<Entry>,
+    pub(super) undeleted: Vec<InventoryEntry>,
     /// Objects whose grace has not ended, with its start.
-    pub(super) pending: Vec<Entry>,
+    pub(super) pending: Vec<InventoryEntry>,
     /// Objects whose deletion requires an approval.
-    pub(super) held: Vec<Entry>,
-    /// The reason why `prune` is empty although objects left the render.
+    pub(super) held: Vec<InventoryEntry>,
+    /// The reason why `prune` lacks objects that left the render.
     pub(super) blocker: Option<PruneBlocker>,
 }
 
 /// Returns the objects of an inventory that a render lacks.
 #[must_use]
-pub fn left_over(inventory: &Inventory, desired: &RenderedSet) -> Vec<Entry> {
+pub fn left_over(inventory: &Inventory, desired: &RenderedSet) -> Vec<InventoryEntry> {
     let wanted: BTreeSet<&ObjectId> = desired.objects.iter().map(|object| &object.key).collect();
     let left = inventory.iter().filter(|(key, _)| !wanted.contains(key));
     left.filter_map(|(key, _)| inventory.entry(key)).collect()
 }
 
-/// Reports whether an object is let go of and not deleted: its deletion requires an approval, and it is not known that
-/// an apply created it. A namespace that a person made has content that no inventory lists, and what a person protects
-/// and made is theirs. The namespace of the inventories is never deleted: all Syncs of the cluster would lose them.
+/// Reports whether an object is relinquished and not deleted: its deletion requires an approval, and it is not known
+/// that an apply created it. A namespace that a person made has content that no inventory lists, and what a person
+/// protects and made is theirs. The namespace of the inventories is never deleted: all Syncs of the cluster would lose
+/// them.
 #[must_use]
-pub fn is_let_go(entry: &Entry, confirmation: Confirmation<'_>) -> bool {
+pub fn is_relinquished(entry: &InventoryEntry, confirmation: Confirmation<'_>) -> bool {
     let has_inventories = entry.key.kind == "Namespace" && entry.key.name == SYSTEM_NAMESPACE;
     confirmation.is_required(&entry.key) && (has_inventories || entry.listed.origin != Origin::Created)
 }
@@ -190,19 +195,22 @@ pub(super) fn plan_prune(
         SiblingObjects::Known(keys) => keys,
         SiblingObjects::Unknown(why) => return blocked(PruneBlocker::HandOverUnknown(why.clone())),
     };
-    let (handed_over, left): (Vec<Entry>, Vec<Entry>) =
+    let (handed_over, left): (Vec<InventoryEntry>, Vec<InventoryEntry>) =
         left.into_iter().partition(|entry| siblings.contains(&entry.key));
-    let (let_go, doomed): (Vec<Entry>, Vec<Entry>) = left
+    let (begun, left): (Vec<InventoryEntry>, Vec<InventoryEntry>) = left
         .into_iter()
-        .partition(|entry| is_let_go(entry, guard.confirmation));
+        .partition(|entry| guard.begun.contains(&entry.key));
+    let (relinquished, to_delete): (Vec<InventoryEntry>, Vec<InventoryEntry>) = left
+        .into_iter()
+        .partition(|entry| is_relinquished(entry, guard.confirmation));
     let super::grace::Split {
         undeleted,
         pending,
         due,
-    } = guard.grace.split(doomed, inventory);
+    } = guard.grace.split(to_delete, inventory);
     let mut pruning = Pruning {
         handed_over,
-        let_go,
+        relinquished,
         undeleted,
         pending,
         ..Pruning::default()
@@ -218,16 +226,19 @@ pub(super) fn plan_prune(
         Some(held) => {
             pruning.blocker = Some(PruneBlocker::Budget(held));
             pruning.held = due;
+            pruning.prune = by_step(begun);
         }
-        None => pruning.prune = by_step(due),
+        None => pruning.prune = by_step(begun.into_iter().chain(due)),
     }
     pruning
 }
 
 /// Returns the entries by step, in the order in which they are deleted.
 #[must_use]
-pub fn by_step(entries: impl IntoIterator<Item = Entry>) -> Vec<(DeletionStep, Vec<Entry>)> {
-    let mut steps: BTreeMap<DeletionStep, Vec<Entry>> = BTreeMap::new();
+pub fn by_step(
+    entries: impl IntoIterator<Item = InventoryEntry>,
+) -> Vec<(DeletionStep, Vec<InventoryEntry>)> {
+    let mut steps: BTreeMap<DeletionStep, Vec<InventoryEntry>> = BTreeMap::new();
     for entry in entries {
         let step = DeletionStep::of(&entry.key);
         steps.entry(step).or_default().push(entry);

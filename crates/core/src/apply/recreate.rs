@@ -3,6 +3,7 @@
 use super::budget::Confirmation;
 use super::claim::Claim;
 use super::prune::Live;
+use crate::ids::OwnerLabel;
 use crate::object::ObjectId;
 
 /// The decision about an object with a changed immutable field.
@@ -13,8 +14,38 @@ pub enum Recreation {
         /// The UID of the live object.
         uid: String,
     },
-    /// Leave the object, with advice for the user.
-    Refuse(&'static str),
+    /// Leave the object.
+    Refuse(RecreationObstacle),
+}
+
+/// Why an object with a changed immutable field is not recreated, as advice for the user.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RecreationObstacle {
+    /// Neither the Sync nor the object asks for it.
+    #[error(
+        "set force: true, or annotate the object with starling.dev/force: enabled, to delete and recreate the object"
+    )]
+    NotForced,
+    /// Objects or data that belong to it would be deleted with it.
+    #[error(
+        "force does not recreate this kind, because what depends on it would be lost: delete the object by hand"
+    )]
+    TakesOthersAlong,
+    /// Its deletion needs an approval.
+    #[error(
+        "force does not recreate the object, because it has starling.dev/deletion: Confirm: delete the object by hand, \
+         or remove the annotation in git and on the cluster"
+    )]
+    NeedsApproval,
+    /// It is not known to be an object of the Sync.
+    #[error("force does not recreate the object, because it is not this Sync's object")]
+    NotOwned,
+    /// An annotation of the live object protects it.
+    #[error(
+        "force does not recreate the object, because it has starling.dev/prune: disabled or starling.dev/reconcile: \
+         disabled"
+    )]
+    Protected,
 }
 
 /// Checks whether an object may be recreated, as far as that is known without reading it: `force` of the Sync or the
@@ -22,22 +53,20 @@ pub enum Recreation {
 /// not recreated: the list that a person approves does not contain objects that are still in git.
 ///
 /// # Errors
-/// The advice for the user.
-pub fn may_recreate(key: &ObjectId, force: bool, confirmation: Confirmation<'_>) -> Result<(), &'static str> {
+/// [`RecreationObstacle`].
+pub fn may_recreate(
+    key: &ObjectId,
+    force: bool,
+    confirmation: Confirmation<'_>,
+) -> Result<(), RecreationObstacle> {
     if !force {
-        return Err(
-            "set force: true, or annotate the object with starling.dev/force: enabled, to delete and recreate the object",
-        );
+        return Err(RecreationObstacle::NotForced);
     }
     if confirmation.takes_others_along(key) {
-        return Err(
-            "force does not recreate this kind, because what depends on it would be lost: delete the object by hand",
-        );
+        return Err(RecreationObstacle::TakesOthersAlong);
     }
     if confirmation.objects.contains(key) {
-        return Err(
-            "force does not recreate the object, because it has starling.dev/deletion: Confirm: delete the object by hand, or remove the annotation in git and on the cluster",
-        );
+        return Err(RecreationObstacle::NeedsApproval);
     }
     Ok(())
 }
@@ -49,22 +78,18 @@ pub fn recreation(
     key: &ObjectId,
     force: bool,
     claim: Claim<'_>,
-    owner: &str,
+    owner: &OwnerLabel,
     live: Live<'_>,
     confirmation: Confirmation<'_>,
 ) -> Recreation {
-    if let Err(advice) = may_recreate(key, force, confirmation) {
-        return Recreation::Refuse(advice);
+    if let Err(obstacle) = may_recreate(key, force, confirmation) {
+        return Recreation::Refuse(obstacle);
     }
     if !claim.is_of(live, owner) {
-        return Recreation::Refuse(
-            "force does not recreate the object, because it is not this Sync's object",
-        );
+        return Recreation::Refuse(RecreationObstacle::NotOwned);
     }
     if live.prune_disabled {
-        return Recreation::Refuse(
-            "force does not recreate the object, because it has starling.dev/prune: disabled or starling.dev/reconcile: disabled",
-        );
+        return Recreation::Refuse(RecreationObstacle::Protected);
     }
     Recreation::Do {
         uid: live.uid.to_owned(),
@@ -102,7 +127,7 @@ mod tests {
                 false,
                 Claim::Confirmed("u"),
                 live,
-                Some("set force: true"),
+                Some(RecreationObstacle::NotForced),
             ),
             (
                 "",
@@ -110,7 +135,7 @@ mod tests {
                 true,
                 Claim::Confirmed("v"),
                 live,
-                Some("not this Sync's object"),
+                Some(RecreationObstacle::NotOwned),
             ),
             (
                 "",
@@ -118,7 +143,7 @@ mod tests {
                 true,
                 Claim::New,
                 live,
-                Some("not this Sync's object"),
+                Some(RecreationObstacle::NotOwned),
             ),
             ("", "Service", true, Claim::Unconfirmed, live, None),
             (
@@ -127,7 +152,7 @@ mod tests {
                 true,
                 Claim::Unconfirmed,
                 copied,
-                Some("not this Sync's object"),
+                Some(RecreationObstacle::NotOwned),
             ),
             (
                 "",
@@ -135,7 +160,7 @@ mod tests {
                 true,
                 Claim::Confirmed("u"),
                 stranger,
-                Some("not this Sync's object"),
+                Some(RecreationObstacle::NotOwned),
             ),
             (
                 "",
@@ -143,7 +168,7 @@ mod tests {
                 true,
                 Claim::Confirmed("u"),
                 protected,
-                Some("starling.dev/prune: disabled"),
+                Some(RecreationObstacle::Protected),
             ),
             (
                 "",
@@ -151,7 +176,7 @@ mod tests {
                 true,
                 Claim::Confirmed("u"),
                 unlabelled,
-                Some("not this Sync's object"),
+                Some(RecreationObstacle::NotOwned),
             ),
             (
                 "",
@@ -159,7 +184,7 @@ mod tests {
                 true,
                 Claim::Confirmed("u"),
                 live,
-                Some("would be lost"),
+                Some(RecreationObstacle::TakesOthersAlong),
             ),
             (
                 "",
@@ -167,7 +192,7 @@ mod tests {
                 true,
                 Claim::Confirmed("u"),
                 live,
-                Some("would be lost"),
+                Some(RecreationObstacle::TakesOthersAlong),
             ),
             (
                 "",
@@ -175,7 +200,7 @@ mod tests {
                 true,
                 Claim::Confirmed("u"),
                 live,
-                Some("would be lost"),
+                Some(RecreationObstacle::TakesOthersAlong),
             ),
             (
                 "apiextensions.k8s.io",
@@ -183,7 +208,7 @@ mod tests {
                 true,
                 Claim::Confirmed("u"),
                 live,
-                Some("would be lost"),
+                Some(RecreationObstacle::TakesOthersAlong),
             ),
             (
                 "example.test",
@@ -201,11 +226,12 @@ mod tests {
                 name: "a".into(),
             };
             let none = Confirmation::default();
-            match (recreation(&key, force, known, "me", live, none), expected) {
+            match (
+                recreation(&key, force, known, &OwnerLabel::new("me"), live, none),
+                expected,
+            ) {
                 (Recreation::Do { uid }, None) => assert_eq!(uid, "u", "{kind}"),
-                (Recreation::Refuse(text), Some(expected)) => {
-                    assert!(text.contains(expected), "{kind}: {text}");
-                }
+                (Recreation::Refuse(obstacle), Some(expected)) => assert_eq!(obstacle, expected, "{kind}"),
                 (other, expected) => panic!("{kind}: {other:?}, expected {expected:?}"),
             }
         }
@@ -223,21 +249,24 @@ mod tests {
         let (none, nothing) = (BTreeSet::new(), BTreeSet::new());
         for (name, kinds, objects, expected) in [
             ("a", &none, &nothing, None),
-            ("a", &kinds, &nothing, Some("would be lost")),
+            ("a", &kinds, &nothing, Some(RecreationObstacle::TakesOthersAlong)),
             ("a", &none, &objects, None),
-            ("b", &none, &objects, Some("starling.dev/deletion: Confirm")),
+            ("b", &none, &objects, Some(RecreationObstacle::NeedsApproval)),
         ] {
             let confirmation = Confirmation { kinds, objects };
             let claim = Claim::Confirmed("u");
-            let refused = match recreation(&key(name), true, claim, "me", Live::MINE, confirmation) {
+            let refused = match recreation(
+                &key(name),
+                true,
+                claim,
+                &OwnerLabel::new("me"),
+                Live::MINE,
+                confirmation,
+            ) {
                 Recreation::Do { .. } => None,
-                Recreation::Refuse(advice) => Some(advice),
+                Recreation::Refuse(obstacle) => Some(obstacle),
             };
-            assert_eq!(refused.is_some(), expected.is_some(), "{name}: {refused:?}");
-            assert!(
-                refused.unwrap_or_default().contains(expected.unwrap_or_default()),
-                "{refused:?}"
-            );
+            assert_eq!(refused, expected, "{name}");
         }
     }
 }

@@ -46,6 +46,7 @@ pub(super) fn desired(objects: &BTreeMap<u8, u8>) -> RenderedSet {
     RenderedSet {
         digest: String::new(),
         objects,
+        secrets: Default::default(),
     }
 }
 
@@ -60,8 +61,8 @@ fn record(content: u8, uid: &str) -> Record {
     }
 }
 
-pub(super) fn entry(number: u8, uid: &str) -> Entry {
-    Entry::new(key(number), uid).with_origin(Origin::Created)
+pub(super) fn entry(number: u8, uid: &str) -> InventoryEntry {
+    InventoryEntry::new(key(number), uid).with_origin(Origin::Created)
 }
 
 /// The input of a plan, owned.
@@ -74,9 +75,10 @@ struct World {
     kept: BTreeMap<ObjectId, String>,
     compare: bool,
     siblings: SiblingObjects,
+    begun: BTreeSet<ObjectId>,
     grace: Grace<'static>,
     /// The approved deletions.
-    approved: String,
+    approved: ApprovedDigests,
     options: Options,
 }
 
@@ -91,12 +93,13 @@ impl World {
             compare: self.compare,
             guard: Guard {
                 siblings: &self.siblings,
+                begun: &self.begun,
                 earlier: crate::deletion_budget::Earlier::default(),
                 confirmation: budget::Confirmation::default(),
                 grace: self.grace,
-                approval: super::budget::Approval {
-                    target: "t",
-                    approved: &self.approved,
+                approval: ApprovedDeletions {
+                    subject: crate::deletion_subject::ApprovalSubject::default(),
+                    digests: &self.approved,
                 },
             },
         };
@@ -106,8 +109,8 @@ impl World {
     /// The world after the blocked deletions are approved.
     fn approve(self) -> Self {
         let approved = match self.plan().prune_blocker {
-            Some(PruneBlocker::Budget(held)) => held.digest,
-            _ => String::new(),
+            Some(PruneBlocker::Budget(held)) => [held.digest].into_iter().collect(),
+            _ => ApprovedDigests::default(),
         };
         Self { approved, ..self }
     }
@@ -122,7 +125,7 @@ impl World {
         };
         for step in plan.apply.iter().flat_map(|(_, steps)| steps) {
             let uid = format!("uid of {}", step.object.key);
-            let entry = Entry::new(step.object.key.clone(), uid.clone());
+            let entry = InventoryEntry::new(step.object.key.clone(), uid.clone());
             next.inventory.insert(entry.with_origin(Origin::Created));
             let record = Record {
                 digest: step.object.digest.clone(),
@@ -170,11 +173,12 @@ fn worlds() -> impl Strategy<Value = World> {
             drifted: drifted.into_iter().map(key).collect(),
             kept: BTreeMap::new(),
             compare: false,
+            begun: BTreeSet::new(),
             siblings: siblings.map_or(SiblingObjects::Unknown("no answer".into()), |keys| {
                 SiblingObjects::Known(keys.into_iter().map(key).collect())
             }),
             grace: Grace::none(),
-            approved: String::new(),
+            approved: ApprovedDigests::default(),
             options,
         })
 }
@@ -193,8 +197,8 @@ proptest! {
             prop_assert_eq!(world.inventory.uid(&entry.key), Some(entry.listed.uid.as_str()));
         }
         let handed_over: BTreeSet<_> = plan.handed_over.iter().map(|entry| &entry.key).collect();
-        let doomed = |key| !wanted.contains(key) && !handed_over.contains(key);
-        let held = world.inventory.iter().any(|(key, _)| doomed(key)) && plan.prune.is_empty();
+        let is_left = |key| !wanted.contains(key) && !handed_over.contains(key);
+        let held = world.inventory.iter().any(|(key, _)| is_left(key)) && plan.prune.is_empty();
         prop_assert_eq!(plan.prune_blocker.is_some(), held);
     }
 
@@ -353,7 +357,7 @@ fn what_others_need_to_go_goes_after_them() {
 }
 
 #[test]
-fn what_was_there_before_is_let_go_of_where_its_deletion_deletes_others() {
+fn what_was_there_before_is_relinquished_of_where_its_deletion_deletes_others() {
     let named = |name: &str, origin| {
         let key = ObjectId {
             group: String::new(),
@@ -361,11 +365,11 @@ fn what_was_there_before_is_let_go_of_where_its_deletion_deletes_others() {
             namespace: String::new(),
             name: name.into(),
         };
-        Entry::new(key, "u").with_origin(origin)
+        InventoryEntry::new(key, "u").with_origin(origin)
     };
     let namespace = |origin| named("shop", origin);
-    let map = |origin| Entry::new(key(9), "u").with_origin(origin);
-    for (entry, let_go) in [
+    let map = |origin| InventoryEntry::new(key(9), "u").with_origin(origin);
+    for (entry, relinquished) in [
         (namespace(Origin::Created), false),
         (namespace(Origin::Adopted), true),
         // The response to its first apply is missing.
@@ -384,17 +388,18 @@ fn what_was_there_before_is_let_go_of_where_its_deletion_deletes_others() {
             kept: BTreeMap::new(),
             compare: false,
             siblings: SiblingObjects::nothing(),
+            begun: BTreeSet::new(),
             grace: Grace::none(),
-            approved: String::new(),
+            approved: ApprovedDigests::default(),
             options: Options {
                 prune: true,
                 ..Options::default()
             },
         };
         let plan = world.plan();
-        assert_eq!(!plan.let_go.is_empty(), let_go, "{entry:?}");
+        assert_eq!(!plan.relinquished.is_empty(), relinquished, "{entry:?}");
         let is_pruned = !plan.prune.is_empty() || plan.prune_blocker.is_some();
-        assert_eq!(is_pruned, !let_go, "{entry:?}");
+        assert_eq!(is_pruned, !relinquished, "{entry:?}");
     }
 }
 
@@ -435,8 +440,9 @@ fn the_reason_follows_from_inventory_record_and_drift() {
             kept: BTreeMap::new(),
             compare: false,
             siblings: SiblingObjects::nothing(),
+            begun: BTreeSet::new(),
             grace: Grace::none(),
-            approved: String::new(),
+            approved: ApprovedDigests::default(),
             options: Options::default(),
         };
         let plan = world.plan();
@@ -465,8 +471,9 @@ fn a_failed_first_apply_does_not_force_the_second() {
         kept: BTreeMap::new(),
         compare: false,
         siblings: SiblingObjects::nothing(),
+        begun: BTreeSet::new(),
         grace: Grace::none(),
-        approved: String::new(),
+        approved: ApprovedDigests::default(),
         options: Options::default(),
     };
     let second = World {
@@ -490,8 +497,9 @@ fn a_lost_inventory_takes_back_rendered_objects_and_prunes_nothing_else() {
         kept: BTreeMap::new(),
         compare: false,
         siblings: SiblingObjects::nothing(),
+        begun: BTreeSet::new(),
         grace: Grace::none(),
-        approved: String::new(),
+        approved: ApprovedDigests::default(),
         options: Options {
             prune: true,
             allow_empty: true,
@@ -500,7 +508,7 @@ fn a_lost_inventory_takes_back_rendered_objects_and_prunes_nothing_else() {
     };
     let plan = world.plan();
     assert!(plan.apply.is_empty() && plan.prune.is_empty());
-    let known = Entry::new(key(3), "u3");
+    let known = InventoryEntry::new(key(3), "u3");
     assert_eq!(plan.claim, [known].into_iter().collect());
 }
 
@@ -514,8 +522,9 @@ fn confirmed(record: Record) -> World {
         kept: BTreeMap::new(),
         compare: false,
         siblings: SiblingObjects::nothing(),
+        begun: BTreeSet::new(),
         grace: Grace::none(),
-        approved: String::new(),
+        approved: ApprovedDigests::default(),
         options: Options {
             prune: true,
             ..Options::default()
@@ -643,7 +652,7 @@ fn verdicts() {
     ];
     for (uid, live, expected) in cases {
         assert_eq!(
-            prune_verdict(&entry(3, uid), live, "me"),
+            prune_verdict(&entry(3, uid), live, &OwnerLabel::new("me")),
             expected,
             "{uid:?} {live:?}"
         );
@@ -661,8 +670,61 @@ fn a_protected_object_is_released_and_not_deleted() {
             prune_disabled: true,
         })
     };
-    let verdict = |live| prune_verdict(&entry(3, "u"), live, "me");
+    let verdict = |live| prune_verdict(&entry(3, "u"), live, &OwnerLabel::new("me"));
     assert_eq!(verdict(live("u", "me")), PruneVerdict::Protected);
     assert_eq!(verdict(live("v", "me")), PruneVerdict::Foreign);
     assert_eq!(verdict(live("u", "other")), PruneVerdict::Foreign);
+}
+
+/// Guards against a second approval, and a grace, of what is being deleted already.
+#[test]
+fn nothing_is_decided_about_an_object_that_is_being_deleted() {
+    let namespace = ObjectId {
+        group: String::new(),
+        kind: "Namespace".into(),
+        namespace: String::new(),
+        name: "shop".into(),
+    };
+    let created = |key: &ObjectId| InventoryEntry::new(key.clone(), "u").with_origin(Origin::Created);
+    let mut world = World {
+        inventory: (1..30)
+            .map(key)
+            .chain([namespace.clone()])
+            .map(|key| created(&key))
+            .collect(),
+        desired: desired(&(1..30).map(|number| (number, 0)).collect()),
+        records: BTreeMap::new(),
+        drifted: BTreeSet::new(),
+        kept: BTreeMap::new(),
+        compare: false,
+        begun: BTreeSet::new(),
+        siblings: SiblingObjects::nothing(),
+        grace: Grace::none(),
+        approved: ApprovedDigests::default(),
+        options: Options {
+            prune: true,
+            ..Options::default()
+        },
+    };
+    let pruned = |world: &World| -> Vec<ObjectId> {
+        let plan = world.plan();
+        let entries = plan.prune.iter().flat_map(|(_, entries)| entries);
+        entries.map(|entry| entry.key.clone()).collect()
+    };
+    assert!(matches!(
+        world.plan().prune_blocker,
+        Some(PruneBlocker::Budget(_))
+    ));
+    assert_eq!(pruned(&world), []);
+    world.begun.insert(namespace.clone());
+    world.grace.length = std::time::Duration::from_secs(3600);
+    assert_eq!(
+        (world.plan().prune_blocker, pruned(&world)),
+        (None, vec![namespace.clone()])
+    );
+    // Others are held, and it stays what it is.
+    world.grace.length = std::time::Duration::ZERO;
+    world.desired = desired(&BTreeMap::from([(1, 0)]));
+    assert!(matches!(world.plan().prune_blocker, Some(PruneBlocker::Budget(held)) if held.deletions == 28));
+    assert_eq!(pruned(&world), [namespace]);
 }

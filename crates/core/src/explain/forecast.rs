@@ -8,7 +8,7 @@
 use jiff::Timestamp;
 use serde::{Serialize, Serializer};
 
-use super::model::{CurrentRollout, World};
+use super::model::{CurrentRollout, EstimateModel};
 use crate::durations::Durations;
 use crate::plan::{Decision, Direction, Plan, RolloutVerdict};
 use crate::rollout::Began;
@@ -126,7 +126,7 @@ fn run(
     durations: &Durations,
     mut goal: impl FnMut(Timestamp, &Plan) -> Option<bool>,
 ) -> Result<Timestamp, NoEstimate> {
-    let mut world = World::new(rollout, durations);
+    let mut world = EstimateModel::new(rollout, durations);
     let moments = MOMENTS.min(VIEWS / rollout.input.clusters.len().max(1));
     for _ in 0..moments {
         let mut transition = world.step().ok_or(NoEstimate::WaitsForOthers)?;

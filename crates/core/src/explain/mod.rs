@@ -34,7 +34,7 @@ pub struct Explanation {
     /// The state, as a sentence.
     pub state: String,
     /// The blockers, in the order of precedence. Empty: nothing blocks it.
-    pub blockers: Vec<Blocker>,
+    pub blockers: Vec<ExplainedBlocker>,
     /// The next event, or what has to happen next; empty: nothing is left to do.
     pub next: String,
     /// The time of that event, if it has one.
@@ -45,7 +45,7 @@ pub struct Explanation {
 /// A blocker.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Blocker {
+pub struct ExplainedBlocker {
     /// The reason, as in status.
     pub reason: String,
     /// The message.
@@ -122,7 +122,7 @@ pub fn cluster(group: &str, input: &PlanInput, plan: &Plan, name: &str) -> Optio
         Decision::Failed { reason, retry_at } => {
             let mut failed = Explanation {
                 state: "failed".to_owned(),
-                blockers: vec![Blocker {
+                blockers: vec![ExplainedBlocker {
                     reason: reason.as_str().to_owned(),
                     text: reason.to_string(),
                     until: None,
@@ -144,7 +144,7 @@ pub fn cluster(group: &str, input: &PlanInput, plan: &Plan, name: &str) -> Optio
             failed
         }
         Decision::Hold { reason, recheck_at } => {
-            let mut blockers: Vec<Blocker> = hold_reasons(input, name)
+            let mut blockers: Vec<ExplainedBlocker> = hold_reasons(input, name)
                 .iter()
                 .map(|(reason, until)| explainer.blocker(reason, *until, Some((name, view))))
                 .collect();
@@ -176,7 +176,7 @@ pub fn left_cluster(group: &str, input: &PlanInput, plan: &Plan, name: &str) -> 
     })
 }
 
-fn waiting(state: &str, blockers: Vec<Blocker>) -> Explanation {
+fn waiting(state: &str, blockers: Vec<ExplainedBlocker>) -> Explanation {
     let first = blockers.first();
     Explanation {
         state: state.to_owned(),
@@ -235,8 +235,8 @@ pub fn group(group: &str, input: &PlanInput, plan: &Plan, stuck: Option<&Blocked
 }
 
 /// Returns the blocker of a due transition that cannot be made.
-fn stuck_transition(stuck: &Blocked) -> Blocker {
-    Blocker {
+fn stuck_transition(stuck: &Blocked) -> ExplainedBlocker {
+    ExplainedBlocker {
         reason: stuck.reason.to_owned(),
         text: stuck.message.clone(),
         until: None,
@@ -258,7 +258,7 @@ fn is_losing(input: &PlanInput, cluster: &str) -> bool {
 
 /// Returns why Syncs that the group no longer wants are not removed yet, each reason once, for the Syncs that are asked
 /// for.
-fn held_removals(explainer: &Explainer<'_>, is_asked: impl Fn(&str) -> bool) -> Vec<Blocker> {
+fn held_removals(explainer: &Explainer<'_>, is_asked: impl Fn(&str) -> bool) -> Vec<ExplainedBlocker> {
     let mut held: BTreeMap<RemovalHold, (Vec<&str>, Option<Timestamp>)> = BTreeMap::new();
     let removals = explainer.plan.removals.iter();
     for (name, decision) in removals.filter(|(name, _)| is_asked(name)) {
@@ -268,7 +268,7 @@ fn held_removals(explainer: &Explainer<'_>, is_asked: impl Fn(&str) -> bool) -> 
             *until = [*until, *recheck_at].into_iter().flatten().min();
         }
     }
-    let blockers = held.into_iter().map(|(reason, (syncs, until))| Blocker {
+    let blockers = held.into_iter().map(|(reason, (syncs, until))| ExplainedBlocker {
         until,
         ..explainer.held_removal(reason, &names(&syncs))
     });
@@ -276,7 +276,7 @@ fn held_removals(explainer: &Explainer<'_>, is_asked: impl Fn(&str) -> bool) -> 
 }
 
 /// Returns what blocks clusters of the group: each reason once, with its clusters.
-fn blockers(explainer: &Explainer<'_>) -> Vec<Blocker> {
+fn blockers(explainer: &Explainer<'_>) -> Vec<ExplainedBlocker> {
     let mut waiting: BTreeMap<usize, (&HoldReason, Vec<&str>, Option<Timestamp>)> = BTreeMap::new();
     for (name, decision) in &explainer.plan.decisions {
         if let Decision::Hold { reason, recheck_at } = decision {
@@ -314,7 +314,7 @@ fn is_own(reason: &HoldReason) -> bool {
 }
 
 /// Returns what the group waits for if no cluster waits to start: the gate of the stage, or the clusters in flight.
-fn work_in_progress(explainer: &Explainer<'_>) -> Option<Blocker> {
+fn work_in_progress(explainer: &Explainer<'_>) -> Option<ExplainedBlocker> {
     let stage = explainer.plan.current_stage()?;
     if let StagePhase::Waiting(wait) = &stage.phase
         && !matches!(wait, StageWait::Clusters { .. })
@@ -340,7 +340,7 @@ fn work_in_progress(explainer: &Explainer<'_>) -> Option<Blocker> {
         )
     });
     if !working.is_empty() {
-        return Some(Blocker {
+        return Some(ExplainedBlocker {
             reason: "Progressing".to_owned(),
             text: format!("clusters in progress: {}", names(&working)),
             until: None,
@@ -348,7 +348,7 @@ fn work_in_progress(explainer: &Explainer<'_>) -> Option<Blocker> {
         });
     }
     let failed = of(|decision| matches!(decision, Decision::Failed { .. }));
-    (!failed.is_empty()).then(|| Blocker {
+    (!failed.is_empty()).then(|| ExplainedBlocker {
         reason: "Failed".to_owned(),
         text: format!("failed clusters: {}", names(&failed)),
         until: None,

@@ -8,6 +8,7 @@ use starling_api::conditions::ConditionUpdate;
 use starling_api::{OnNewRevision, RollbackType, RolloutStatus, StageStatus, SyncGroupStatus};
 
 use crate::durations::Durations;
+use crate::ids::{ClusterName, RolloutNumber, SyncName};
 use crate::plan::{
     ClusterView, LeavingSync, ObservedSync, PlanInput, Progress, Reach, ReadStrategy, StageRecord,
 };
@@ -49,7 +50,7 @@ impl CurrentRollout<'_> {
             return None;
         }
         Some(Arc::new(ReleaseSnapshot {
-            digest: digest.to_owned(),
+            digest: digest.into(),
             revisions: Vec::new(),
             entries: Vec::new(),
         }))
@@ -57,7 +58,7 @@ impl CurrentRollout<'_> {
 }
 
 /// The simulated fleet of an estimate.
-pub(super) struct World<'a> {
+pub(super) struct EstimateModel<'a> {
     rollout: CurrentRollout<'a>,
     durations: &'a Durations,
     /// The current time.
@@ -67,13 +68,13 @@ pub(super) struct World<'a> {
     status: SyncGroupStatus,
     loaded: Loaded,
     /// The clusters. A step borrows them and gives them back.
-    clusters: BTreeMap<String, ClusterView>,
-    leaving: BTreeMap<String, LeavingSync>,
+    clusters: BTreeMap<ClusterName, ClusterView>,
+    leaving: BTreeMap<SyncName, LeavingSync>,
     /// Time at which each cluster in progress is healthy.
-    ends: BTreeMap<String, Timestamp>,
+    ends: BTreeMap<ClusterName, Timestamp>,
 }
 
-impl<'a> World<'a> {
+impl<'a> EstimateModel<'a> {
     pub(super) fn new(rollout: CurrentRollout<'a>, durations: &'a Durations) -> Self {
         let CurrentRollout {
             status,
@@ -86,7 +87,7 @@ impl<'a> World<'a> {
             durations,
             now: input.now,
             offer: Offer {
-                release: rolling.rollout.release.clone(),
+                release: rolling.rollout.release.clone().into(),
                 snapshot: Some(rolling.snapshot.clone()),
                 settles_at: None,
             },
@@ -127,7 +128,7 @@ impl<'a> World<'a> {
         };
         let ends = since.checked_add(takes).ok().filter(|ends| *ends > now);
         if let Some(ends) = ends.or_else(|| now.checked_add(takes).ok()) {
-            self.ends.insert(cluster.to_owned(), ends);
+            self.ends.insert(cluster.into(), ends);
         }
     }
 
@@ -196,7 +197,7 @@ impl<'a> World<'a> {
     /// Makes the clusters healthy whose time has come.
     fn recover(&mut self) {
         let due = self.ends.iter().filter(|(_, ends)| **ends <= self.now);
-        let due: Vec<String> = due.map(|(name, _)| name.clone()).collect();
+        let due: Vec<ClusterName> = due.map(|(name, _)| name.clone()).collect();
         for name in due {
             let since = self.ends.remove(&name).unwrap_or(self.now);
             let entries = self.clusters.get_mut(&name).map(|view| &mut view.entries);
@@ -214,7 +215,7 @@ fn is_at_work(sync: &ObservedSync) -> bool {
     sync.progress == Progress::Working && !sync.suspended
 }
 
-impl Model for World<'_> {
+impl Model for EstimateModel<'_> {
     fn write_status(&mut self, status: SyncGroupStatus) {
         self.status = status;
     }
@@ -236,8 +237,8 @@ impl Model for World<'_> {
 struct Observed<'w> {
     rolling: &'w Rolling,
     input: &'w PlanInput,
-    clusters: &'w mut BTreeMap<String, ClusterView>,
-    leaving: &'w BTreeMap<String, LeavingSync>,
+    clusters: &'w mut BTreeMap<ClusterName, ClusterView>,
+    leaving: &'w BTreeMap<SyncName, LeavingSync>,
 }
 
 impl Observations for Observed<'_> {
@@ -253,11 +254,11 @@ impl Observations for Observed<'_> {
         }
     }
 
-    fn gate_results(&self, _: i64, _: &mut BTreeMap<String, StageRecord>) {}
+    fn gate_results(&self, _: RolloutNumber, _: &mut BTreeMap<String, StageRecord>) {}
 
-    fn gate_messages(&self, _: i64, _: &mut [StageStatus]) {}
+    fn gate_messages(&self, _: RolloutNumber, _: &mut [StageStatus]) {}
 
-    fn release_digest(&self, _: i64) -> Option<String> {
+    fn release_digest(&self, _: RolloutNumber) -> Option<String> {
         None
     }
 
@@ -265,15 +266,15 @@ impl Observations for Observed<'_> {
         true
     }
 
-    fn clusters(&mut self, _: &Rolling) -> BTreeMap<String, ClusterView> {
+    fn clusters(&mut self, _: &Rolling) -> BTreeMap<ClusterName, ClusterView> {
         std::mem::take(self.clusters)
     }
 
-    fn give_back(&mut self, clusters: BTreeMap<String, ClusterView>) {
+    fn give_back(&mut self, clusters: BTreeMap<ClusterName, ClusterView>) {
         *self.clusters = clusters;
     }
 
-    fn leaving(&self, _: &Rolling) -> BTreeMap<String, LeavingSync> {
+    fn leaving(&self, _: &Rolling) -> BTreeMap<SyncName, LeavingSync> {
         self.leaving.clone()
     }
 

@@ -1,9 +1,10 @@
 //! The message of each reason, and what ends it.
 
+use crate::ids::ClusterName;
 use jiff::Timestamp;
-use starling_api::OnUnreachable;
+use starling_api::{ABANDON, OnUnreachable};
 
-use super::{Blocker, approve_deletions, command, names};
+use super::{ExplainedBlocker, approve_deletions, command, names};
 use crate::plan::{
     Attribution, Bucket, ClusterView, Decision, Direction, Gate, HoldReason, Plan, PlanInput, RemovalHold,
     StagePlan, StageWait, Tally, bucket, health_problem_when_done,
@@ -52,7 +53,7 @@ impl Explainer<'_> {
         reason: &HoldReason,
         until: Option<Timestamp>,
         about: Option<(&str, &ClusterView)>,
-    ) -> Blocker {
+    ) -> ExplainedBlocker {
         let cluster = about.map_or("the cluster", |(name, _)| name);
         let (text, ends_with) = match reason {
             HoldReason::StageWaits { stage, wait } => match self.plan.stages.get(*stage) {
@@ -81,7 +82,7 @@ impl Explainer<'_> {
             ),
             HoldReason::NoSlot | HoldReason::TooManyUnavailable => self.slots(reason, about),
         };
-        Blocker {
+        ExplainedBlocker {
             reason: reason.as_str().to_owned(),
             text,
             until,
@@ -97,7 +98,7 @@ impl Explainer<'_> {
     }
 
     /// Returns why these Syncs, which the group no longer wants, are not removed yet.
-    pub(super) fn held_removal(&self, reason: RemovalHold, syncs: &str) -> Blocker {
+    pub(super) fn held_removal(&self, reason: RemovalHold, syncs: &str) -> ExplainedBlocker {
         let (text, ends_with) = match reason {
             RemovalHold::MembershipHeld => (
                 format!("Syncs are not removed, because too many clusters left the group at once: {syncs}"),
@@ -140,6 +141,13 @@ impl Explainer<'_> {
                 ),
                 format!("the rollout is resumed: {}", command("resume", &[self.group])),
             ),
+            RemovalHold::ClusterNotReady => (
+                format!("Syncs of clusters that left the group are not removed, because the clusters are not ready: {syncs}"),
+                format!(
+                    "the clusters are ready; to leave the objects on a cluster that does not return, set {ABANDON}: \
+                     \"true\" on its Syncs"
+                ),
+            ),
             RemovalHold::StageNotOpen => (
                 format!("Syncs of clusters that left the group wait for the stage of their cluster: {syncs}"),
                 "the stage opens".to_owned(),
@@ -159,7 +167,7 @@ impl Explainer<'_> {
                 "another cluster is done, failed, or has left".to_owned(),
             ),
         };
-        Blocker {
+        ExplainedBlocker {
             reason: reason.as_str().to_owned(),
             text,
             until: None,
@@ -244,7 +252,8 @@ impl Explainer<'_> {
 
     /// Returns the clusters of a stage, or of the group, with such a decision.
     fn clusters(&self, stage: Option<&StagePlan>, is: impl Fn(&Decision) -> bool) -> Vec<&str> {
-        let of_stage = |name: &String| stage.is_none_or(|stage| self.stage_of(name) == Some(&stage.name));
+        let of_stage =
+            |name: &ClusterName| stage.is_none_or(|stage| self.stage_of(name) == Some(&stage.name));
         let decisions = self.plan.decisions.iter();
         let found = decisions.filter(|(name, decision)| is(decision) && of_stage(name));
         found.map(|(name, _)| name.as_str()).collect()
@@ -256,7 +265,7 @@ impl Explainer<'_> {
     }
 
     /// Returns the blocker of an earlier stage.
-    pub(super) fn stage_waits(&self, stage: &StagePlan, wait: &StageWait) -> Blocker {
+    pub(super) fn stage_waits(&self, stage: &StagePlan, wait: &StageWait) -> ExplainedBlocker {
         let (name, group) = (&stage.name, self.group);
         let (text, ends_with, until) = match wait {
             StageWait::Clusters { working, soaking } => {
@@ -300,7 +309,7 @@ impl Explainer<'_> {
                 None,
             ),
         };
-        Blocker {
+        ExplainedBlocker {
             reason: wait.as_str().to_owned(),
             text,
             until,
@@ -424,7 +433,7 @@ impl Explainer<'_> {
     }
 
     /// Returns what blocks a cluster after `reason` has ended, as far as it is known already.
-    pub(super) fn afterwards(&self, reason: &HoldReason, view: &ClusterView) -> Vec<Blocker> {
+    pub(super) fn afterwards(&self, reason: &HoldReason, view: &ClusterView) -> Vec<ExplainedBlocker> {
         let (waits, needs_slot) = match reason {
             HoldReason::StageWaits { .. } => (true, true),
             HoldReason::WindowClosed | HoldReason::Jitter => (false, true),
@@ -439,9 +448,9 @@ impl Explainer<'_> {
             }
         }
         if needs_slot && let Some(slots) = self.plan.tally.slots {
-            blockers.push(Blocker {
+            blockers.push(ExplainedBlocker {
                 reason: HoldReason::NoSlot.as_str().to_owned(),
-                text: format!("then a slot: {} of {slots} in use now", self.plan.tally.in_flight),
+                text: format!("a slot: {} of {slots} in use now", self.plan.tally.in_flight),
                 until: None,
                 ends_with: "a slot is free".to_owned(),
             });

@@ -7,7 +7,7 @@ use starling_api::IntOrPercent;
 use super::*;
 use crate::plan::{Attribution, Reach, ReadStrategy, plan};
 use crate::rollout::{PlannerInput, Rolling};
-use crate::simulate::{Fate, Member, World};
+use crate::simulate::{Fate, SimulatedMember, World};
 
 /// A Friday, 11:00 in Berlin.
 const BEGIN: &str = "2026-11-20T10:00:00Z";
@@ -34,7 +34,7 @@ fn world() -> World {
         let labels = [("tier".to_owned(), tier.to_owned())].into();
         (
             name.to_owned(),
-            Member::new(name, labels, Duration::from_secs(60)),
+            SimulatedMember::new(name, labels, Duration::from_secs(60)),
         )
     });
     let mut world = World::new(time(BEGIN), strategy, members.into(), "r1");
@@ -110,7 +110,7 @@ fn a_cluster_waits_for_the_stage_before_it_then_its_window_then_a_slot() {
                     "stage canary is in progress, 1 more cluster required: a"
                 ),
                 ("WindowClosed", CLOSED),
-                ("NoSlot", "then a slot: 1 of 1 in use now"),
+                ("NoSlot", "a slot: 1 of 1 in use now"),
             ],
             "these clusters are healthy on this release and soaked"
         )
@@ -133,10 +133,7 @@ fn a_cluster_waits_for_the_stage_before_it_then_its_window_then_a_slot() {
     assert_eq!(
         texts(&waits),
         (
-            vec![
-                ("WindowClosed", CLOSED),
-                ("NoSlot", "then a slot: 0 of 1 in use now")
-            ],
+            vec![("WindowClosed", CLOSED), ("NoSlot", "a slot: 0 of 1 in use now")],
             "the window opens"
         )
     );
@@ -373,7 +370,7 @@ fn the_exhausted_limit_is_named() {
     let told_of = |strategy: serde_json::Value| {
         let strategy = ReadStrategy::new(&serde_json::from_value(strategy).unwrap()).unwrap();
         let members = ["a", "b", "c"].map(|name| {
-            let member = Member::new(name, BTreeMap::new(), Duration::from_secs(60));
+            let member = SimulatedMember::new(name, BTreeMap::new(), Duration::from_secs(60));
             (name.to_owned(), member)
         });
         let mut world = World::new(time(BEGIN), strategy, members.into(), "r1");
@@ -456,7 +453,7 @@ fn retried() -> World {
     let strategy = serde_json::json!({"maxConcurrency": 1, "maxFailures": 1});
     let strategy = ReadStrategy::new(&serde_json::from_value(strategy).unwrap()).unwrap();
     let members = ["a", "b"].map(|name| {
-        let member = Member::new(name, std::collections::BTreeMap::new(), Duration::from_secs(60));
+        let member = SimulatedMember::new(name, std::collections::BTreeMap::new(), Duration::from_secs(60));
         (name.to_owned(), member)
     });
     let mut world = World::new(time(BEGIN), strategy, members.into(), "r1");
@@ -534,6 +531,7 @@ fn syncs_that_are_not_removed_yet_have_a_reason_and_a_time() {
         depends_on: std::collections::BTreeSet::new(),
         removing_since: None,
         suspended: false,
+        not_ready: false,
         budget_until: None,
         approval: None,
     };
@@ -601,7 +599,7 @@ fn syncs_that_are_not_removed_yet_have_a_reason_and_a_time() {
 /// One cluster on release r1, which began to lose the entry `old` five minutes ago.
 fn losing(reach: Reach) -> (World, PlanInput) {
     let strategy = ReadStrategy::new(&serde_json::from_value(serde_json::json!({})).unwrap()).unwrap();
-    let member = Member::new("a", BTreeMap::new(), Duration::from_secs(60));
+    let member = SimulatedMember::new("a", BTreeMap::new(), Duration::from_secs(60));
     let mut world = World::new(time(BEGIN), strategy, [("a".to_owned(), member)].into(), "r1");
     at(&mut world, "2026-11-20T10:05:00Z");
     let mut input = world.input().unwrap();
@@ -615,6 +613,7 @@ fn losing(reach: Reach) -> (World, PlanInput) {
         depends_on: std::collections::BTreeSet::new(),
         removing_since: Some(time("2026-11-20T10:05:00Z")),
         suspended: false,
+        not_ready: false,
         budget_until: None,
         approval: None,
     };
@@ -730,7 +729,7 @@ fn a_queued_release_ends_the_estimate() {
     let strategy = serde_json::json!({"maxConcurrency": 2, "maxFailures": 1});
     let strategy = ReadStrategy::new(&serde_json::from_value(strategy).unwrap()).unwrap();
     let members = ["a", "b"].map(|name| {
-        let member = Member::new(name, BTreeMap::new(), Duration::from_secs(60));
+        let member = SimulatedMember::new(name, BTreeMap::new(), Duration::from_secs(60));
         (name.to_owned(), member)
     });
     let mut world = World::new(time(BEGIN), strategy, members.into(), "r1");

@@ -16,6 +16,31 @@ pub enum TaskError {
     /// The template of a Job has no pod.
     #[error("job.template.spec.template.spec is missing: the pod of the Job")]
     MissingPod,
+    /// The operator allows no Jobs.
+    #[error(
+        "Job gates are off; an administrator allows them with --job-gate-service-account of the controller"
+    )]
+    JobsOff,
+    /// The Job would run as an account that the operator does not allow.
+    #[error(
+        "job.template.spec.template.spec.serviceAccountName is {account:?}; allowed by --job-gate-service-account: \
+         {allowed}"
+    )]
+    JobAccount {
+        /// The account of the template; empty if it has none.
+        account: String,
+        /// The allowed accounts.
+        allowed: String,
+    },
+    /// The pod of a Job would get a Secret without a right on it.
+    #[error(
+        "job.template.spec.template.spec.{field}: the pod of a task may not name Secrets; let it read them with the \
+         permissions of its ServiceAccount"
+    )]
+    JobSecret {
+        /// The path of the field in the pod.
+        field: String,
+    },
     /// No Secret is named, and a webhook is not called without a signature.
     #[error("webhook.secretRef.name is empty; name a Secret with a token, which signs the request")]
     MissingSecret,

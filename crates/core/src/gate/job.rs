@@ -6,6 +6,8 @@ use kube_core::ResourceExt as _;
 use serde_json::{Value, json};
 use starling_api::{FIELD_MANAGER, GATE, GROUP_LABEL, ROLLOUT, conditions};
 
+use std::collections::BTreeSet;
+
 use super::{Evaluation, GateId, Side, TaskError};
 
 /// The longest name, since the name of a Job is a label of its pods.
@@ -24,6 +26,65 @@ pub(super) fn check(template: &Value) -> Result<(), TaskError> {
         Ok(())
     } else {
         Err(TaskError::MissingPod)
+    }
+}
+
+/// The ServiceAccounts that Jobs of gates may run as, in the namespace of their group. Without any there are no Jobs: a
+/// user who may write a SyncGroup would get the rights of every account of the namespace.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct JobAccounts(pub BTreeSet<String>);
+
+impl JobAccounts {
+    /// Checks whether a Job of this template may be created.
+    ///
+    /// # Errors
+    /// [`TaskError`].
+    pub(crate) fn check(&self, template: &Value) -> Result<(), TaskError> {
+        let Self(allowed) = self;
+        if allowed.is_empty() {
+            return Err(TaskError::JobsOff);
+        }
+        let pod = template.pointer("/spec/template/spec").unwrap_or(&Value::Null);
+        let account = pod.get("serviceAccountName").and_then(Value::as_str);
+        if !account.is_some_and(|account| allowed.contains(account)) {
+            return Err(TaskError::JobAccount {
+                account: account.unwrap_or_default().to_owned(),
+                allowed: allowed.iter().cloned().collect::<Vec<_>>().join(", "),
+            });
+        }
+        match secret_field(pod) {
+            None => Ok(()),
+            Some(field) => Err(TaskError::JobSecret { field }),
+        }
+    }
+}
+
+/// Returns the path of the first field that names a Secret. Kubernetes checks no right of an account when a pod names a
+/// Secret of its namespace, so a template with such a field would have all of them. Every field that names one has
+/// `secret` in its name; the one that is only used to pull images is allowed.
+fn secret_field(value: &Value) -> Option<String> {
+    let within = |step: String, value: &Value| {
+        let rest = secret_field(value)?;
+        Some(if rest.is_empty() {
+            step
+        } else {
+            format!("{step}.{rest}")
+        })
+    };
+    match value {
+        Value::Object(fields) => fields.iter().find_map(|(name, value)| {
+            let names_secret = name != "imagePullSecrets" && name.to_lowercase().contains("secret");
+            if names_secret {
+                Some(name.clone())
+            } else {
+                within(name.clone(), value)
+            }
+        }),
+        Value::Array(items) => items
+            .iter()
+            .enumerate()
+            .find_map(|(index, item)| within(index.to_string(), item)),
+        _ => None,
     }
 }
 
@@ -173,6 +234,54 @@ mod tests {
             "spec": {"backoffLimit": 2, "fieldOfTomorrow": true, "template": {"spec": {"restartPolicy": "Never"}}},
         });
         object(&template, &owner)
+    }
+
+    #[test]
+    fn tenant_jobs_are_off_and_run_as_allowed_accounts_without_secrets() {
+        let template = |pod: Value| json!({"spec": {"template": {"spec": pod}}});
+        let allowed = JobAccounts(["smoke".to_owned()].into());
+        let plain = template(json!({"serviceAccountName": "smoke", "imagePullSecrets": [{"name": "pull"}]}));
+        assert_eq!(allowed.check(&plain), Ok(()));
+        assert_eq!(JobAccounts::default().check(&plain), Err(TaskError::JobsOff));
+        let refused = |pod: Value| allowed.check(&template(pod)).unwrap_err().to_string();
+        for pod in [
+            json!({}),
+            json!({"serviceAccount": "smoke"}),
+            json!({"serviceAccountName": "admin"}),
+        ] {
+            let text = refused(pod);
+            assert!(
+                text.contains("serviceAccountName") && text.contains("smoke"),
+                "{text}"
+            );
+        }
+        for (field, expected) in [
+            (
+                json!({"volumes": [{"name": "v", "secret": {"secretName": "kubeconfig"}}]}),
+                "volumes.0.secret",
+            ),
+            (
+                json!({"volumes": [{"projected": {"sources": [{"secret": {"name": "kubeconfig"}}]}}]}),
+                "volumes.0.projected.sources.0.secret",
+            ),
+            (
+                json!({"containers": [{"env": [{"valueFrom": {"secretKeyRef": {"name": "s"}}}]}]}),
+                "containers.0.env.0.valueFrom.secretKeyRef",
+            ),
+            (
+                json!({"initContainers": [{"envFrom": [{"secretRef": {}}]}]}),
+                "initContainers.0.envFrom.0.secretRef",
+            ),
+            (
+                json!({"volumes": [{"csi": {"nodePublishSecretRef": {}}}]}),
+                "volumes.0.csi.nodePublishSecretRef",
+            ),
+        ] {
+            let mut pod = field;
+            pod["serviceAccountName"] = "smoke".into();
+            let text = refused(pod);
+            assert!(text.contains(expected), "{text}");
+        }
     }
 
     #[test]

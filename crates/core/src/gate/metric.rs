@@ -42,11 +42,13 @@ impl Sample {
 
 /// The reason why a test has no result.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Problem {
+pub enum TestProblem {
     /// The result has another type: this one, with an article.
     NotBool(String),
     /// The test uses a name that does not exist.
     Undeclared(String),
+    /// The evaluation was ended, because it needs too much time or memory.
+    Limit(String),
     /// The evaluation failed for this response.
     Failed(String),
 }
@@ -57,9 +59,9 @@ pub enum Problem {
 pub struct TestError(String);
 
 impl TestError {
-    /// Returns the error of a test that does not compile.
+    /// Creates the error from what is wrong with the test.
     #[must_use]
-    pub fn syntax(problem: String) -> Self {
+    pub fn new(problem: String) -> Self {
         Self(problem)
     }
 }
@@ -180,7 +182,7 @@ fn samples(data: Data) -> Result<Vec<Sample>, ResultError> {
 
 /// Returns the meaning of the result of a test on these series.
 #[must_use]
-pub fn judge(samples: &[Sample], result: Result<bool, Problem>) -> Evaluation {
+pub fn judge(samples: &[Sample], result: Result<bool, TestProblem>) -> Evaluation {
     let seen = match samples {
         [] => "the query returned no series".to_owned(),
         [only] => format!("value is {}", only.value),
@@ -190,12 +192,15 @@ pub fn judge(samples: &[Sample], result: Result<bool, Problem>) -> Evaluation {
         Ok(true) => Evaluation::Passed,
         Ok(false) => Evaluation::Pending(format!("{seen}, and metric.test is false")),
         // Without a series, or with several, `value` does not exist; that may change.
-        Err(Problem::Undeclared(name)) if name == "value" && samples.len() != 1 => {
+        Err(TestProblem::Undeclared(name)) if name == "value" && samples.len() != 1 => {
             Evaluation::Pending(format!("{seen}, and metric.test needs the value of exactly one"))
         }
-        Err(Problem::Undeclared(name)) => Evaluation::Failed(format!("metric.test: {}", undeclared(&name))),
-        Err(Problem::NotBool(kind)) => Evaluation::Failed(format!("metric.test {}", not_bool(&kind))),
-        Err(Problem::Failed(problem)) => {
+        Err(TestProblem::Undeclared(name)) => {
+            Evaluation::Failed(format!("metric.test: {}", undeclared(&name)))
+        }
+        Err(TestProblem::NotBool(kind)) => Evaluation::Failed(format!("metric.test {}", not_bool(&kind))),
+        Err(TestProblem::Limit(limit)) => Evaluation::Failed(format!("{seen}, and metric.test: {limit}")),
+        Err(TestProblem::Failed(problem)) => {
             Evaluation::Pending(format!("{seen}, and metric.test: {}", cut(&problem)))
         }
     }
@@ -206,11 +211,12 @@ pub fn judge(samples: &[Sample], result: Result<bool, Problem>) -> Evaluation {
 ///
 /// # Errors
 /// The problem with the test.
-pub fn check(result: &Result<bool, Problem>) -> Result<(), TestError> {
+pub fn check(result: &Result<bool, TestProblem>) -> Result<(), TestError> {
     match result {
-        Ok(_) | Err(Problem::Failed(_)) => Ok(()),
-        Err(Problem::NotBool(kind)) => Err(TestError(not_bool(kind))),
-        Err(Problem::Undeclared(name)) => Err(TestError(undeclared(name))),
+        Ok(_) | Err(TestProblem::Failed(_)) => Ok(()),
+        Err(TestProblem::NotBool(kind)) => Err(TestError(not_bool(kind))),
+        Err(TestProblem::Limit(limit)) => Err(TestError(limit.clone())),
+        Err(TestProblem::Undeclared(name)) => Err(TestError(undeclared(name))),
     }
 }
 

@@ -16,6 +16,7 @@ use starling_api::{LocalRef, StageTask, StageTaskType, referenced};
 
 use crate::backoff;
 use crate::digest;
+use crate::ids::{GroupId, RolloutNumber};
 
 pub use self::error::TaskError;
 
@@ -71,9 +72,9 @@ impl Side {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GateId {
     /// The identity of the group ([`crate::identity`]).
-    pub group_id: String,
+    pub group_id: GroupId,
     /// The number of the rollout.
-    pub rollout: i64,
+    pub rollout: RolloutNumber,
     /// The stage.
     pub stage: String,
     /// The side of the stage.

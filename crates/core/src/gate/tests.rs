@@ -2,12 +2,13 @@ use jiff::SignedDuration;
 use serde_json::json;
 
 use super::*;
+use crate::ids::{GroupId, RolloutNumber};
 
 /// The ID of a gate.
 pub(super) fn id() -> GateId {
     GateId {
         group_id: "6f1c".into(),
-        rollout: 7,
+        rollout: RolloutNumber::new(7),
         stage: "canary".into(),
         side: Side::After,
         index: 1,
@@ -22,7 +23,7 @@ fn at(seconds: i64) -> Timestamp {
 /// Rejects a test that ends with an operator.
 pub(crate) fn check(test: &str) -> Result<(), metric::TestError> {
     match test.ends_with('<') {
-        true => Err(metric::TestError::syntax("no expression".to_owned())),
+        true => Err(metric::TestError::new("no expression".to_owned())),
         false => Ok(()),
     }
 }
@@ -87,8 +88,8 @@ fn the_key_of_a_gate_is_unique_and_stable() {
     assert_eq!(key.len(), 64);
     assert_eq!(key, id().key());
     let changes: [fn(&mut GateId); 6] = [
-        |id| id.group_id.push('x'),
-        |id| id.rollout += 1,
+        |id| id.group_id = GroupId::new("6f1cx"),
+        |id| id.rollout = RolloutNumber::new(8),
         |id| id.stage.push('x'),
         |id| id.side = Side::Before,
         |id| id.index += 1,

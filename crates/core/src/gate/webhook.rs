@@ -7,6 +7,7 @@ use sha2::Sha256;
 use starling_api::{EntryRevision, RolloutDirection};
 
 use super::Evaluation;
+use crate::ids::RolloutNumber;
 
 /// The header with the time of the signature, in seconds since 1970.
 pub const TIMESTAMP: &str = "starling-timestamp";
@@ -24,7 +25,7 @@ pub struct GateRequest {
     /// The name of the group.
     pub group: String,
     /// The number of the rollout.
-    pub rollout: i64,
+    pub rollout: RolloutNumber,
     /// The digest of the release.
     pub release: String,
     /// The revision of each entry.

@@ -23,7 +23,7 @@ use serde_json::Value;
 
 pub use self::cadence::Cadence;
 pub use self::counts::counts;
-pub use self::records::{HealthRecords, Read};
+pub use self::records::{Freshness, HealthRecords};
 pub use self::verdict::{HealthVerdict, judge, summary, waiting_since};
 use crate::object::ObjectId;
 use fields::{Malformed, conditions, integer, text};

@@ -24,7 +24,7 @@ struct Known {
 
 /// The freshness of a read of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Read {
+pub enum Freshness {
     /// The read shows the state of the object.
     Fresh,
     /// The read is older than the last known write, and shows nothing. A read from the watch cache of another API
@@ -96,16 +96,16 @@ impl HealthRecords {
     /// Records an object that was read in `version`, healthy or not. An object that does not exist has an empty
     /// version.
     #[must_use]
-    pub fn found(&mut self, key: &ObjectId, version: &str, healthy: bool) -> Read {
+    pub fn found(&mut self, key: &ObjectId, version: &str, healthy: bool) -> Freshness {
         let Some(known) = self.objects.get_mut(key) else {
-            return Read::Fresh;
+            return Freshness::Fresh;
         };
         if compare(version, &known.reached) == Some(Ordering::Less) {
             known.healthy_at = None;
-            return Read::Stale;
+            return Freshness::Stale;
         }
         known.healthy_at = healthy.then(|| version.to_owned());
-        Read::Fresh
+        Freshness::Fresh
     }
 }
 
@@ -138,7 +138,7 @@ mod tests {
         let mut records = HealthRecords::new(&objects);
         assert_eq!(names(&records.to_read()), ["a", "b", "c"]);
         for object in &objects {
-            assert_eq!(records.found(object, "5", true), Read::Fresh);
+            assert_eq!(records.found(object, "5", true), Freshness::Fresh);
         }
         assert!(records.to_read().is_empty());
         assert_eq!(
@@ -167,26 +167,26 @@ mod tests {
         let mut records = HealthRecords::new([&a, &b]);
         records.applied_at(&a, "10");
         for (version, read, left) in [
-            ("9", Read::Stale, vec!["a", "b"]),
-            ("10", Read::Fresh, vec!["b"]),
-            ("100", Read::Fresh, vec!["b"]),
+            ("9", Freshness::Stale, vec!["a", "b"]),
+            ("10", Freshness::Fresh, vec!["b"]),
+            ("100", Freshness::Fresh, vec!["b"]),
             // Stale again after a fresh read: what counts is the version of the apply, not that of the read.
-            ("8", Read::Stale, vec!["a", "b"]),
+            ("8", Freshness::Stale, vec!["a", "b"]),
             // A server without numeric versions.
-            ("a9", Read::Fresh, vec!["b"]),
+            ("a9", Freshness::Fresh, vec!["b"]),
         ] {
             assert_eq!(records.found(&a, version, true), read, "{version}");
             assert_eq!(names(&records.to_read()), left, "{version}");
         }
         assert_eq!(
             records.found(&b, "1", true),
-            Read::Fresh,
+            Freshness::Fresh,
             "nothing is known of b's writes"
         );
         // Another writer, or a restore of the storage of the member, changed it since: the drift check finds it.
         records.now_at(&[(a.clone(), "7".into())].into());
-        assert_eq!(records.found(&a, "7", true), Read::Fresh);
-        assert_eq!(records.found(&a, "6", true), Read::Stale);
+        assert_eq!(records.found(&a, "7", true), Freshness::Fresh);
+        assert_eq!(records.found(&a, "6", true), Freshness::Stale);
     }
 
     #[test]
@@ -194,7 +194,7 @@ mod tests {
         let a = key("Deployment", "a");
         let mut records = HealthRecords::new([&a]);
         records.applied_at(&a, "10");
-        assert_eq!(records.found(&a, "", false), Read::Fresh);
+        assert_eq!(records.found(&a, "", false), Freshness::Fresh);
         assert_eq!(names(&records.to_read()), ["a"]);
     }
 }

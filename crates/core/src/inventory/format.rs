@@ -13,8 +13,9 @@ use jiff::Timestamp;
 use starling_api::{INVENTORY_PREFIX, REMOVALS_PREFIX};
 use thiserror::Error;
 
-use super::{Entry, Inventory, Listed, Origin};
+use super::{Inventory, InventoryEntry, Listed, Origin};
 use crate::digest::hash64;
+use crate::ids::{InstallationId, OwnerLabel};
 use crate::object::ObjectId;
 use crate::restore::WriteNumber;
 
@@ -89,7 +90,7 @@ pub struct Shard {
 
 /// Returns the name of the ConfigMap with shard `index` of the inventory of an owner.
 #[must_use]
-pub fn shard_name(owner: &str, index: usize) -> String {
+pub fn shard_name(owner: &OwnerLabel, index: usize) -> String {
     if index == 0 {
         format!("{INVENTORY_PREFIX}{owner}")
     } else {
@@ -100,8 +101,8 @@ pub fn shard_name(owner: &str, index: usize) -> String {
 /// Returns the name of the ConfigMap with the number of the last removal of an inventory of an installation. With the
 /// inventory, the number in it is gone.
 #[must_use]
-pub fn removals_name(installation: &str) -> String {
-    format!("{REMOVALS_PREFIX}{:016x}", hash64(&[installation]))
+pub fn removals_name(installation: &InstallationId) -> String {
+    format!("{REMOVALS_PREFIX}{:016x}", hash64(&[installation.as_str()]))
 }
 
 /// Encodes an inventory as one or more texts of at most `limit` bytes, in the order of IDs.
@@ -229,7 +230,7 @@ fn encode_line(key: &ObjectId, listed: &Listed) -> String {
     line
 }
 
-fn parse_line(line: &str) -> Result<Entry, LineError> {
+fn parse_line(line: &str) -> Result<InventoryEntry, LineError> {
     let mut fields = line.split('\t').map(unescape);
     let mut next = || {
         fields
@@ -259,7 +260,7 @@ fn parse_line(line: &str) -> Result<Entry, LineError> {
         namespace,
         name,
     };
-    Ok(Entry { key, listed })
+    Ok(InventoryEntry { key, listed })
 }
 
 fn seconds(text: &str) -> Option<Timestamp> {
@@ -303,14 +304,14 @@ mod tests {
         })
     }
 
-    fn entry(kind: &str, namespace: &str, name: &str, uid: &str) -> Entry {
+    fn entry(kind: &str, namespace: &str, name: &str, uid: &str) -> InventoryEntry {
         let key = ObjectId {
             group: "apps".into(),
             kind: kind.into(),
             namespace: namespace.into(),
             name: name.into(),
         };
-        Entry::new(key, uid)
+        InventoryEntry::new(key, uid)
     }
 
     #[test]
@@ -434,9 +435,12 @@ mod tests {
 
     #[test]
     fn shard_names() {
-        assert_eq!(shard_name("0f", 0), "starling-inventory-0f");
-        assert_eq!(shard_name("0f", 2), "starling-inventory-0f-2");
-        assert_eq!(removals_name("a"), "starling-hub-3b196fd4907bedf5");
+        assert_eq!(shard_name(&OwnerLabel::new("0f"), 0), "starling-inventory-0f");
+        assert_eq!(shard_name(&OwnerLabel::new("0f"), 2), "starling-inventory-0f-2");
+        assert_eq!(
+            removals_name(&InstallationId::new("a")),
+            "starling-hub-3b196fd4907bedf5"
+        );
     }
 
     proptest! {

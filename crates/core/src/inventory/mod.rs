@@ -17,14 +17,14 @@ use crate::object::ObjectId;
 
 /// One object of an inventory.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct InventoryEntry {
     /// The ID of the object.
     pub key: ObjectId,
     /// The recorded properties of the object.
     pub listed: Listed,
 }
 
-impl Entry {
+impl InventoryEntry {
     /// Returns an entry with a UID (empty from the claim until the response) and nothing else that is known.
     #[must_use]
     pub fn new(key: ObjectId, uid: impl Into<String>) -> Self {
@@ -103,7 +103,7 @@ impl Inventory {
     }
 
     /// Adds an entry, or adds what it says to what is known. A known UID is only replaced by another known UID.
-    pub fn insert(&mut self, entry: Entry) {
+    pub fn insert(&mut self, entry: InventoryEntry) {
         self.entries.entry(entry.key).or_default().update(entry.listed);
     }
 
@@ -159,17 +159,17 @@ impl Inventory {
 
     /// Returns the entry of an object.
     #[must_use]
-    pub fn entry(&self, key: &ObjectId) -> Option<Entry> {
+    pub fn entry(&self, key: &ObjectId) -> Option<InventoryEntry> {
         let listed = self.entries.get(key)?.clone();
-        Some(Entry {
+        Some(InventoryEntry {
             key: key.clone(),
             listed,
         })
     }
 
     /// Returns the entries in the order of IDs.
-    pub fn entries(&self) -> impl Iterator<Item = Entry> + '_ {
-        self.entries.iter().map(|(key, listed)| Entry {
+    pub fn entries(&self) -> impl Iterator<Item = InventoryEntry> + '_ {
+        self.entries.iter().map(|(key, listed)| InventoryEntry {
             key: key.clone(),
             listed: listed.clone(),
         })
@@ -218,16 +218,16 @@ impl Inventory {
     }
 }
 
-impl Extend<Entry> for Inventory {
-    fn extend<I: IntoIterator<Item = Entry>>(&mut self, entries: I) {
+impl Extend<InventoryEntry> for Inventory {
+    fn extend<I: IntoIterator<Item = InventoryEntry>>(&mut self, entries: I) {
         for entry in entries {
             self.insert(entry);
         }
     }
 }
 
-impl FromIterator<Entry> for Inventory {
-    fn from_iter<I: IntoIterator<Item = Entry>>(entries: I) -> Self {
+impl FromIterator<InventoryEntry> for Inventory {
+    fn from_iter<I: IntoIterator<Item = InventoryEntry>>(entries: I) -> Self {
         let mut inventory = Self::new();
         inventory.extend(entries);
         inventory
@@ -238,14 +238,14 @@ impl FromIterator<Entry> for Inventory {
 mod tests {
     use super::*;
 
-    fn entry(name: &str, uid: &str) -> Entry {
+    fn entry(name: &str, uid: &str) -> InventoryEntry {
         let key = ObjectId {
             group: String::new(),
             kind: "ConfigMap".into(),
             namespace: "shop".into(),
             name: name.into(),
         };
-        Entry::new(key, uid)
+        InventoryEntry::new(key, uid)
     }
 
     fn inventory(entries: &[(&str, &str)]) -> Inventory {

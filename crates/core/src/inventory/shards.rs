@@ -87,7 +87,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::inventory::Entry;
+    use crate::inventory::InventoryEntry;
     use crate::inventory::format::parse;
     use crate::object::ObjectId;
 
@@ -135,7 +135,7 @@ mod tests {
         .prop_map(|entries| {
             entries
                 .into_iter()
-                .map(|(number, uid)| Entry::new(key(number), uid))
+                .map(|(number, uid)| InventoryEntry::new(key(number), uid))
                 .collect()
         })
     }
@@ -182,8 +182,8 @@ mod tests {
 
     #[test]
     fn one_shard_is_one_write() {
-        let small: Inventory = [Entry::new(key(1), "")].into_iter().collect();
-        let other: Inventory = [Entry::new(key(2), "")].into_iter().collect();
+        let small: Inventory = [InventoryEntry::new(key(1), "")].into_iter().collect();
+        let other: Inventory = [InventoryEntry::new(key(2), "")].into_iter().collect();
         assert!(matches!(
             shard_writes(&Inventory::new(), 0, &small, 500)[..],
             [ShardWrite::Put { index: 0, .. }]

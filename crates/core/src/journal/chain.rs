@@ -2,21 +2,21 @@
 
 use sha2::{Digest, Sha256};
 
-use super::Entry;
+use super::JournalEntry;
 
 /// The hash before the first entry.
 pub const BEGINNING: &str = "starling journal 1";
 
 /// One end of a chain: the number and the hash of an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct End {
+pub struct ChainEnd {
     /// The number of the entry; 0: before the first entry.
     pub seq: i64,
     /// The hash of the entry.
     pub hash: String,
 }
 
-impl End {
+impl ChainEnd {
     /// Returns the end before the first entry.
     #[must_use]
     pub fn beginning() -> Self {
@@ -31,9 +31,9 @@ impl End {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chain {
     /// The last entry that was deleted because of its age.
-    pub cut: End,
+    pub cut: ChainEnd,
     /// The newest entry.
-    pub newest: End,
+    pub newest: ChainEnd,
 }
 
 /// A place where a chain is broken.
@@ -85,8 +85,8 @@ impl Broken {
 
 /// Returns the hash of an entry, whatever hash it has. Texts are separated by their lengths.
 #[must_use]
-pub fn hash(before: &str, entry: &Entry) -> String {
-    let Entry {
+pub fn hash(before: &str, entry: &JournalEntry) -> String {
+    let JournalEntry {
         group_id,
         namespace,
         name,
@@ -102,7 +102,7 @@ pub fn hash(before: &str, entry: &Entry) -> String {
         at.as_microsecond().to_string(),
     ];
     let mut hasher = Sha256::new();
-    let texts = [before, group_id, namespace, name].into_iter();
+    let texts = [before, group_id.as_str(), namespace, name].into_iter();
     for text in texts
         .chain(numbers.iter().map(String::as_str))
         .chain([body.as_str()])
@@ -116,7 +116,7 @@ pub fn hash(before: &str, entry: &Entry) -> String {
 /// Returns every place where a chain is broken. The check continues from the actual entry, so that one break is not
 /// reported several times.
 #[must_use]
-pub fn check_chain(chain: &Chain, entries: &[Entry]) -> Vec<Broken> {
+pub fn check_chain(chain: &Chain, entries: &[JournalEntry]) -> Vec<Broken> {
     let mut broken = Vec::new();
     let mut before = chain.cut.clone();
     for entry in entries {
@@ -134,7 +134,7 @@ pub fn check_chain(chain: &Chain, entries: &[Entry]) -> Vec<Broken> {
         } else if entry.hash != hash(&before.hash, entry) {
             broken.push(Broken::Altered { seq: entry.seq });
         }
-        before = End {
+        before = ChainEnd {
             seq: entry.seq,
             hash: entry.hash.clone(),
         };

@@ -1,12 +1,13 @@
 //! The changes from one recorded plan to the next.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::{RecordedPlan, VERSION};
 use crate::clock_jumps::ClockJumps;
+use crate::ids::{ClusterName, SyncName};
 use crate::plan::{
     ClusterView, Decision, LeavingSync, OperatorInput, Plan, PlanInput, RemovalDecision, RolloutVerdict,
     RolloutView, StagePlan, Strategy, Tally,
@@ -29,7 +30,7 @@ pub enum NotReadable {
 /// The changes since the previous entry. What is left out is unchanged; a cluster that is `null` was removed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Change {
+pub struct PlanChange {
     /// The time of the plan.
     pub now: Timestamp,
     /// As [`PlanInput::clock_jumps`].
@@ -52,16 +53,19 @@ pub struct Change {
     pub membership_held: Option<bool>,
     /// As [`PlanInput::clusters`]: the whole views of those that changed.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub clusters: BTreeMap<String, Option<ClusterView>>,
+    pub clusters: BTreeMap<ClusterName, Option<ClusterView>>,
     /// As [`PlanInput::leaving`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub leaving: Option<BTreeMap<String, LeavingSync>>,
+    pub leaving: Option<BTreeMap<SyncName, LeavingSync>>,
+    /// As [`PlanInput::returned`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub returned: Option<BTreeSet<SyncName>>,
     /// As [`Plan::removals`].
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub removals: BTreeMap<String, Option<RemovalDecision>>,
+    pub removals: BTreeMap<SyncName, Option<RemovalDecision>>,
     /// As [`Plan::decisions`].
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub decisions: BTreeMap<String, Option<Decision>>,
+    pub decisions: BTreeMap<ClusterName, Option<Decision>>,
     /// The number of stages, if it changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stage_count: Option<usize>,
@@ -88,7 +92,8 @@ pub(super) struct Head {
     operator: OperatorInput,
     suspended: bool,
     membership_held: bool,
-    leaving: BTreeMap<String, LeavingSync>,
+    leaving: BTreeMap<SyncName, LeavingSync>,
+    returned: BTreeSet<SyncName>,
 }
 
 impl Head {
@@ -103,6 +108,7 @@ impl Head {
             membership_held,
             clusters: _,
             leaving,
+            returned,
         } = input;
         Self {
             clock_jumps: clock_jumps.clone(),
@@ -112,6 +118,7 @@ impl Head {
             suspended: *suspended,
             membership_held: *membership_held,
             leaving: leaving.clone(),
+            returned: returned.clone(),
         }
     }
 
@@ -124,6 +131,7 @@ impl Head {
             && self.suspended == input.suspended
             && self.membership_held == input.membership_held
             && self.leaving == input.leaving
+            && self.returned == input.returned
     }
 }
 
@@ -134,13 +142,13 @@ pub(super) struct Former<'a> {
     pub(super) plan: &'a Plan,
 }
 
-impl Change {
+impl PlanChange {
     /// Returns the changes from an entry to another plan; `clusters` are the views that changed.
     pub(super) fn new(
         entry: Former<'_>,
         input: &PlanInput,
         plan: &Plan,
-        clusters: BTreeMap<String, Option<ClusterView>>,
+        clusters: BTreeMap<ClusterName, Option<ClusterView>>,
     ) -> Self {
         let Former { head, plan: before } = entry;
         let count = plan.stages.len();
@@ -155,6 +163,7 @@ impl Change {
             membership_held: changed(&head.membership_held, &input.membership_held),
             clusters,
             leaving: changed(&head.leaving, &input.leaving),
+            returned: changed(&head.returned, &input.returned),
             removals: differences(&before.removals, &plan.removals),
             decisions: differences(&before.decisions, &plan.decisions),
             stage_count: (count != before.stages.len()).then_some(count),
@@ -181,6 +190,7 @@ impl Change {
             membership_held,
             mut clusters,
             leaving,
+            returned,
         } = input;
         put(&mut clusters, self.clusters);
         put(&mut plan.removals, self.removals);
@@ -208,6 +218,7 @@ impl Change {
                 membership_held: self.membership_held.unwrap_or(membership_held),
                 clusters,
                 leaving: self.leaving.unwrap_or(leaving),
+                returned: self.returned.unwrap_or(returned),
             },
             plan,
         }
@@ -219,10 +230,10 @@ fn changed<T: Clone + PartialEq>(before: &T, now: &T) -> Option<T> {
 }
 
 /// Returns the new and changed values of `now`, and `None` for the values that only `before` has.
-fn differences<T: Clone + PartialEq>(
-    before: &BTreeMap<String, T>,
-    now: &BTreeMap<String, T>,
-) -> BTreeMap<String, Option<T>> {
+fn differences<K: Clone + Ord, T: Clone + PartialEq>(
+    before: &BTreeMap<K, T>,
+    now: &BTreeMap<K, T>,
+) -> BTreeMap<K, Option<T>> {
     let other = now
         .iter()
         .filter(|(name, value)| before.get(*name) != Some(*value));
@@ -233,7 +244,7 @@ fn differences<T: Clone + PartialEq>(
         .collect()
 }
 
-fn put<T>(known: &mut BTreeMap<String, T>, changes: BTreeMap<String, Option<T>>) {
+fn put<K: Ord, T>(known: &mut BTreeMap<K, T>, changes: BTreeMap<K, Option<T>>) {
     for (name, value) in changes {
         match value {
             Some(value) => drop(known.insert(name, value)),

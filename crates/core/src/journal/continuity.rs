@@ -4,10 +4,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::RecordedPlan;
-use crate::plan::{ClusterView, Decision, EntryView, PlanInput, StageRecord};
+use crate::ids::{ClusterName, EntryName, SyncName};
+use crate::plan::{ClusterView, Decision, EntryView, LeavingCause, PlanInput, RemovalDecision, StageRecord};
 
 /// The views of the clusters of an entry.
-type Views = BTreeMap<String, ClusterView>;
+type Views = BTreeMap<ClusterName, ClusterView>;
 
 /// A discontinuity between two entries.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -25,7 +26,7 @@ pub enum Gap {
     #[error("cluster {cluster} was admitted to the release without a decision in the rollout")]
     NotDecided {
         /// The cluster.
-        cluster: String,
+        cluster: ClusterName,
     },
     /// A cluster was admitted again to the same target, and no plan decided that since its last admission.
     #[error(
@@ -33,7 +34,15 @@ pub enum Gap {
     )]
     AdmittedAgain {
         /// The cluster.
-        cluster: String,
+        cluster: ClusterName,
+    },
+    /// The removal of a Sync began, or the Sync is gone, and no plan decided that.
+    #[error("Sync {sync} of cluster {cluster} was removed without a decision in the rollout")]
+    RemovedUndecided {
+        /// The Sync.
+        sync: SyncName,
+        /// Its cluster.
+        cluster: ClusterName,
     },
 }
 
@@ -41,9 +50,11 @@ pub enum Gap {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Continuity {
     /// Clusters that a plan started.
-    started: BTreeSet<String>,
+    started: BTreeSet<ClusterName>,
     /// Clusters and entries that a plan admits, and whose admission was not observed since.
-    awaited: BTreeSet<(String, String)>,
+    awaited: BTreeSet<(ClusterName, EntryName)>,
+    /// Syncs that a plan removed.
+    removed: BTreeSet<SyncName>,
     /// Whether no entry of the rollout is missing.
     is_whole: bool,
 }
@@ -54,6 +65,7 @@ impl Continuity {
     pub(super) fn begin(&mut self, is_whole: bool) {
         self.started.clear();
         self.awaited.clear();
+        self.removed.clear();
         self.is_whole = is_whole;
     }
 
@@ -71,6 +83,9 @@ impl Continuity {
         for (cluster, entry, _) in before.into_iter().flat_map(|before| admissions(before, now)) {
             self.awaited.remove(&(cluster.clone(), entry.clone()));
         }
+        let removals = recorded.plan.removals.iter();
+        let removed = removals.filter(|(_, decision)| **decision == RemovalDecision::Remove);
+        self.removed.extend(removed.map(|(sync, _)| sync.clone()));
         for (cluster, decision) in &recorded.plan.decisions {
             if let Decision::Start { entries, .. } | Decision::Retry { entries, .. } = decision {
                 self.started.insert(cluster.clone());
@@ -93,7 +108,7 @@ impl Continuity {
         let undecided = undecided.map(|cluster| Gap::NotDecided {
             cluster: cluster.clone(),
         });
-        let again: BTreeSet<&String> = admissions(&before.input.clusters, &recorded.input.clusters)
+        let again: BTreeSet<&ClusterName> = admissions(&before.input.clusters, &recorded.input.clusters)
             .filter(|(cluster, entry, is_again)| {
                 let key = ((*cluster).clone(), (*entry).clone());
                 *is_again && self.is_whole && !self.awaited.contains(&key)
@@ -103,7 +118,13 @@ impl Continuity {
         let again = again.into_iter().map(|cluster| Gap::AdmittedAgain {
             cluster: cluster.clone(),
         });
-        records.chain(undecided).chain(again).collect()
+        let removed = removed_between(&before.input, &recorded.input);
+        let removed = removed.filter(|(sync, _)| self.is_whole && !self.removed.contains(*sync));
+        let removed = removed.map(|(sync, cluster)| Gap::RemovedUndecided {
+            sync: sync.clone(),
+            cluster: cluster.clone(),
+        });
+        records.chain(undecided).chain(again).chain(removed).collect()
     }
 }
 
@@ -136,7 +157,7 @@ fn lost_records(before: &RecordedPlan, recorded: &RecordedPlan) -> Vec<String> {
 }
 
 /// Returns the clusters with a Sync at a target of this release that was at another target of another release before.
-fn admitted_between<'l>(then: &'l PlanInput, now: &'l PlanInput) -> impl Iterator<Item = &'l String> {
+fn admitted_between<'l>(then: &'l PlanInput, now: &'l PlanInput) -> impl Iterator<Item = &'l ClusterName> {
     let release = &now.rollout.release;
     let of_release = move |view: &EntryView| {
         let observed = view.observed.as_ref();
@@ -157,9 +178,34 @@ fn admitted_between<'l>(then: &'l PlanInput, now: &'l PlanInput) -> impl Iterato
     .map(|(name, ..)| name)
 }
 
+/// Returns the Syncs that were to leave, and whose removal began between two recorded plans, with their clusters: they
+/// are being deleted now, or they are gone although the group does not want them again. Whoever deletes such a Sync by
+/// hand removes it without a decision, too.
+fn removed_between<'l>(
+    then: &'l PlanInput,
+    now: &'l PlanInput,
+) -> impl Iterator<Item = (&'l SyncName, &'l ClusterName)> {
+    let waiting = then
+        .leaving
+        .iter()
+        .filter(|(_, sync)| sync.removing_since.is_none());
+    let removed = waiting.filter(|(name, sync)| match now.leaving.get(*name) {
+        Some(now) => now.removing_since.is_some(),
+        None if now.returned.contains(*name) => false,
+        None => match now.clusters.get(&sync.cluster) {
+            None => true,
+            Some(view) => sync.cause == LeavingCause::EntryRemoved && !view.entries.contains_key(&sync.entry),
+        },
+    });
+    removed.map(|(name, sync)| (name, &sync.cluster))
+}
+
 /// Returns the clusters and entries that were admitted between two recorded plans, and whether to the same target.
 /// Admissions without a recorded time are left out.
-fn admissions<'l>(before: &'l Views, now: &'l Views) -> impl Iterator<Item = (&'l String, &'l String, bool)> {
+fn admissions<'l>(
+    before: &'l Views,
+    now: &'l Views,
+) -> impl Iterator<Item = (&'l ClusterName, &'l EntryName, bool)> {
     let both = now.iter();
     let both = both.filter_map(|(name, view)| Some((name, before.get(name)?, view)));
     both.flat_map(|(cluster, then, now)| {

@@ -18,25 +18,26 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-pub use chain::{BEGINNING, Broken, Chain, End, check_chain, hash};
-pub use change::{Change, NotReadable};
+pub use chain::{BEGINNING, Broken, Chain, ChainEnd, check_chain, hash};
+pub use change::{NotReadable, PlanChange};
 pub use continuity::Gap;
 pub use record::{Draft, Recorder, resume};
 pub use verify::{Flaw, FlawKind, VerifyResult, verify};
 
+use crate::ids::{GroupId, RolloutNumber};
 use crate::plan::{Plan, PlanInput};
 
 /// A stored entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct JournalEntry {
     /// Identity of the SyncGroup (`status.identity.id`).
-    pub group_id: String,
+    pub group_id: GroupId,
     /// Namespace of the SyncGroup.
     pub namespace: String,
     /// Name of the SyncGroup.
     pub name: String,
     /// `status.rollout.id`.
-    pub rollout: i64,
+    pub rollout: RolloutNumber,
     /// The number of the entry in its group, from 1 on and without gaps.
     pub seq: i64,
     /// Time at which the plan was made.
@@ -73,15 +74,17 @@ pub enum Body {
     /// The whole recorded plan.
     Whole(Whole),
     /// The changes since the previous entry, which is of the same rollout.
-    Change(Change),
+    Change(PlanChange),
 }
 
 /// An entry that can be read without a previous one.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Whole {
-    /// The rollout had admitted clusters before this entry, and the entries about that are missing: the ledger was
-    /// lost or put back to an earlier state, or entries were deleted because of their age.
+    /// The state of the group does not follow from the entries before: the rollout had admitted clusters, and the
+    /// entries about that are missing, because the ledger was lost or put back to an earlier state, or entries were
+    /// deleted because of their age; or the management cluster was put back to an earlier state, and the entries before
+    /// are of a past that it lost.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub beginning_lost: bool,
     /// The recorded plan.

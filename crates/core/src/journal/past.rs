@@ -1,18 +1,20 @@
 //! Reads the past from a journal: the state at a time, and the outcome of each rollout.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use jiff::Timestamp;
 use serde::Serialize;
 
-use super::{Body, Entry, RecordedPlan};
+use super::{Body, JournalEntry, RecordedPlan};
 use crate::durations::Durations;
+use crate::ids::{ClusterName, ReleaseDigest, RolloutNumber};
 use crate::plan::{Attribution, Decision, Direction, OperatorInput, RolloutVerdict, Stop};
 
 /// Returns the recorded plan at a time, and its entry; `None`: nothing was recorded before that time, or the entry
 /// cannot be read.
 #[must_use]
-pub fn at(entries: &[Entry], at: Timestamp) -> Option<(&Entry, RecordedPlan)> {
+pub fn at(entries: &[JournalEntry], at: Timestamp) -> Option<(&JournalEntry, RecordedPlan)> {
     let mut found = None;
     walk(
         entries.iter().take_while(|entry| entry.at <= at),
@@ -25,7 +27,7 @@ pub fn at(entries: &[Entry], at: Timestamp) -> Option<(&Entry, RecordedPlan)> {
 
 /// Returns the last recorded duration of each cluster.
 #[must_use]
-pub fn durations(entries: &[Entry]) -> Durations {
+pub fn durations(entries: &[JournalEntry]) -> Durations {
     let mut durations = Durations::default();
     walk(entries.iter(), |_, recorded| {
         durations.learn(&recorded.input.clusters);
@@ -38,9 +40,9 @@ pub fn durations(entries: &[Entry]) -> Durations {
 #[serde(rename_all = "camelCase")]
 pub struct PastRollout {
     /// `status.rollout.id`.
-    pub rollout: i64,
+    pub rollout: RolloutNumber,
     /// The digest of its release.
-    pub release: String,
+    pub release: ReleaseDigest,
     /// The direction.
     pub direction: Direction,
     /// Time at which the rollout started.
@@ -51,14 +53,14 @@ pub struct PastRollout {
     pub recorded_until: Timestamp,
     /// Time at which the rollout reached its outcome; `None`: the rollout is in progress in the newest entry.
     pub ended_at: Option<Timestamp>,
-    /// The last outcome.
-    pub outcome: String,
+    /// The last outcome; `None`: no plan was recorded.
+    pub outcome: Option<PastOutcome>,
     /// Clusters on its release, by the newest entry.
     pub done: usize,
     /// Selected clusters.
     pub total: usize,
     /// Clusters that failed at any time, with the first reason of each.
-    pub failed: BTreeMap<String, String>,
+    pub failed: BTreeMap<ClusterName, String>,
     /// The operator actions and approvals, oldest first.
     pub actions: Vec<RecordedAction>,
 }
@@ -79,8 +81,8 @@ pub struct RecordedAction {
 
 /// Returns the rollouts of a journal, newest first.
 #[must_use]
-pub fn rollouts(entries: &[Entry]) -> Vec<PastRollout> {
-    let mut found: BTreeMap<i64, PastRollout> = BTreeMap::new();
+pub fn rollouts(entries: &[JournalEntry]) -> Vec<PastRollout> {
+    let mut found: BTreeMap<RolloutNumber, PastRollout> = BTreeMap::new();
     walk(entries.iter(), |entry, recorded| {
         let past = found
             .entry(entry.rollout)
@@ -91,8 +93,11 @@ pub fn rollouts(entries: &[Entry]) -> Vec<PastRollout> {
 }
 
 /// Calls `visit` with each entry that can be read.
-fn walk<'e>(entries: impl Iterator<Item = &'e Entry>, mut visit: impl FnMut(&'e Entry, &RecordedPlan)) {
-    let mut before: Option<(&Entry, RecordedPlan)> = None;
+fn walk<'e>(
+    entries: impl Iterator<Item = &'e JournalEntry>,
+    mut visit: impl FnMut(&'e JournalEntry, &RecordedPlan),
+) {
+    let mut before: Option<(&JournalEntry, RecordedPlan)> = None;
     for entry in entries {
         let known = before
             .take()
@@ -107,7 +112,7 @@ fn walk<'e>(entries: impl Iterator<Item = &'e Entry>, mut visit: impl FnMut(&'e 
 }
 
 impl PastRollout {
-    fn begun(entry: &Entry, recorded: &RecordedPlan) -> Self {
+    fn begun(entry: &JournalEntry, recorded: &RecordedPlan) -> Self {
         let rollout = &recorded.input.rollout;
         Self {
             rollout: entry.rollout,
@@ -117,7 +122,7 @@ impl PastRollout {
             recorded_from: entry.at,
             recorded_until: entry.at,
             ended_at: None,
-            outcome: String::new(),
+            outcome: None,
             done: 0,
             total: 0,
             failed: BTreeMap::new(),
@@ -128,7 +133,7 @@ impl PastRollout {
     fn take(&mut self, at: Timestamp, recorded: &RecordedPlan) {
         let decisions = &recorded.plan.decisions;
         self.recorded_until = at;
-        let outcome = outcome(&recorded.plan.verdict);
+        let outcome = Some(PastOutcome::of(&recorded.plan.verdict));
         if self.outcome != outcome {
             self.ended_at = (recorded.plan.verdict != RolloutVerdict::InProgress).then_some(at);
             self.outcome = outcome;
@@ -168,15 +173,46 @@ impl PastRollout {
     }
 }
 
-/// Returns the outcome of a rollout as text.
-#[must_use]
-pub fn outcome(verdict: &RolloutVerdict) -> String {
-    match verdict {
-        RolloutVerdict::InProgress => "in progress".to_owned(),
-        RolloutVerdict::Succeeded => "succeeded".to_owned(),
-        RolloutVerdict::Stopped(Stop::Aborted(attribution)) => format!("aborted by {}", attribution.by),
-        RolloutVerdict::Stopped(stop) => format!("stopped: {}", why(stop)),
-        RolloutVerdict::RollBack(stop) => format!("rolled back: {}", why(stop)),
+/// The outcome of a rollout by its newest plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PastOutcome {
+    /// No outcome yet.
+    InProgress,
+    /// Every cluster that the rollout waits for is done.
+    Succeeded,
+    /// The rollout stopped, and the reason.
+    Stopped(String),
+}
+
+impl PastOutcome {
+    /// Returns the outcome of a verdict.
+    #[must_use]
+    pub fn of(verdict: &RolloutVerdict) -> Self {
+        match verdict {
+            RolloutVerdict::InProgress => Self::InProgress,
+            RolloutVerdict::Succeeded => Self::Succeeded,
+            RolloutVerdict::Stopped(Stop::Aborted(attribution)) => {
+                Self::Stopped(format!("aborted by {}", attribution.by))
+            }
+            RolloutVerdict::Stopped(stop) => Self::Stopped(format!("stopped: {}", why(stop))),
+            RolloutVerdict::RollBack(stop) => Self::Stopped(format!("rolled back: {}", why(stop))),
+        }
+    }
+}
+
+impl fmt::Display for PastOutcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::InProgress => f.write_str("in progress"),
+            Self::Succeeded => f.write_str("succeeded"),
+            Self::Stopped(why) => f.write_str(why),
+        }
+    }
+}
+
+impl Serialize for PastOutcome {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
     }
 }
 
@@ -185,7 +221,7 @@ fn why(stop: &Stop) -> String {
         Stop::TooManyFailures { failed, allowed, .. } => {
             format!("{failed} failed (limit {allowed})")
         }
-        Stop::GateFailed { message, .. } => format!("a task of a stage failed: {message}"),
+        Stop::GateFailed { message, .. } => format!("a gate failed: {message}"),
         Stop::Aborted(attribution) => format!("aborted by {}", attribution.by),
     }
 }
@@ -208,13 +244,14 @@ pub fn operator_actions(recorded: &RecordedPlan) -> Vec<(String, &Attribution)> 
             .iter()
             .map(|attribution| ("abort".to_owned(), attribution)),
     );
-    let named = [
-        ("skip cluster", skipped),
+    let clusters = skipped.iter();
+    actions.extend(clusters.map(|(name, attribution)| (format!("skip cluster {name}"), attribution)));
+    let stages = [
         ("skip stage", skipped_stages),
         ("promote stage", promoted),
         ("approve stage", &recorded.input.rollout.approvals),
     ];
-    for (what, attributions) in named {
+    for (what, attributions) in stages {
         actions.extend(
             attributions
                 .iter()

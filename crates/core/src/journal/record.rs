@@ -7,7 +7,8 @@ use jiff::Timestamp;
 
 use super::change::{Former, Head};
 use super::continuity::Continuity;
-use super::{Body, Change, Entry, NotReadable, RecordedPlan, Whole};
+use super::{Body, JournalEntry, NotReadable, PlanChange, RecordedPlan, Whole};
+use crate::ids::{ClusterName, RolloutNumber};
 use crate::plan::{ClusterView, Plan, PlanInput, StagePlan};
 
 /// Bytes of changes after which an entry is whole, unless a whole entry is larger: the controller reads this much when
@@ -24,9 +25,9 @@ pub struct Recorder(Option<Newest>);
 /// The newest entry.
 #[derive(Clone, Debug)]
 struct Newest {
-    rollout: i64,
+    rollout: RolloutNumber,
     head: Head,
-    clusters: BTreeMap<String, u64>,
+    clusters: BTreeMap<ClusterName, u64>,
     plan: Plan,
     /// The size of the newest whole entry, in bytes.
     whole: usize,
@@ -60,9 +61,13 @@ pub struct Draft {
 ///
 /// # Errors
 /// The first [`NotReadable`].
-pub fn resume(entries: &[Entry]) -> Result<Recorder, NotReadable> {
-    let (mut known, mut rollout, mut whole, mut changes): (Option<RecordedPlan>, i64, usize, usize) =
-        (None, 0, 0, 0);
+pub fn resume(entries: &[JournalEntry]) -> Result<Recorder, NotReadable> {
+    let (mut known, mut rollout, mut whole, mut changes): (
+        Option<RecordedPlan>,
+        RolloutNumber,
+        usize,
+        usize,
+    ) = (None, RolloutNumber::default(), 0, 0);
     let mut continuity = Continuity::default();
     for entry in entries {
         let body = Body::read(&entry.body)?;
@@ -103,10 +108,12 @@ impl Recorder {
     /// If it cannot be serialised to JSON.
     pub fn draft(
         &self,
-        rollout: i64,
+        rollout: RolloutNumber,
         input: &PlanInput,
         plan: &Plan,
     ) -> Result<Option<Draft>, serde_json::Error> {
+        // Numbers of rollouts only go back with the management cluster.
+        let is_set_back = self.0.as_ref().is_some_and(|newest| newest.rollout > rollout);
         let newest = self.0.as_ref().filter(|newest| newest.rollout == rollout);
         let is_older = newest.is_some_and(|newest| newest.lacks_later(input, plan));
         let newest = newest.filter(|_| !is_older);
@@ -117,7 +124,7 @@ impl Recorder {
         let body = match newest.filter(|newest| newest.changes < newest.whole.max(CHANGES)) {
             Some(newest) => Body::Change(newest.change(input, plan, &clusters)),
             None => Body::Whole(Whole {
-                beginning_lost: is_older || (newest.is_none() && has_admitted(input)),
+                beginning_lost: is_older || is_set_back || (newest.is_none() && has_admitted(input)),
                 recorded: RecordedPlan {
                     input: input.clone(),
                     plan: plan.clone(),
@@ -160,8 +167,9 @@ impl Recorder {
 }
 
 impl Newest {
-    /// Whether entries after the newest one that was read are missing: its ledger is older than the state of the group.
-    /// The plan would be a flaw of the journal, although it was decided.
+    /// Whether the newest entry that was read is not of the past of this state: its ledger is older than the state of
+    /// the group, or newer, because the management cluster was set back. The plan would be a flaw of the journal,
+    /// although it was decided.
     fn lacks_later(&self, input: &PlanInput, plan: &Plan) -> bool {
         self.read.as_deref().is_some_and(|read| {
             let recorded = RecordedPlan {
@@ -180,7 +188,7 @@ impl Newest {
             && self.plan.verdict == plan.verdict
     }
 
-    fn change(&self, input: &PlanInput, plan: &Plan, hashes: &BTreeMap<String, u64>) -> Change {
+    fn change(&self, input: &PlanInput, plan: &Plan, hashes: &BTreeMap<ClusterName, u64>) -> PlanChange {
         let views = input.clusters.iter();
         let other = views.filter(|(name, _)| self.clusters.get(*name) != hashes.get(*name));
         let gone = self
@@ -195,7 +203,7 @@ impl Newest {
             head: &self.head,
             plan: &self.plan,
         };
-        Change::new(former, input, plan, clusters)
+        PlanChange::new(former, input, plan, clusters)
     }
 }
 
@@ -216,8 +224,8 @@ fn same_stages(before: &[StagePlan], now: &[StagePlan]) -> bool {
 }
 
 /// Returns the views of an entry that the next one changes.
-fn changed_views(known: &RecordedPlan, next: &Body) -> BTreeMap<String, ClusterView> {
-    let changed = |name: &String| match next {
+fn changed_views(known: &RecordedPlan, next: &Body) -> BTreeMap<ClusterName, ClusterView> {
+    let changed = |name: &ClusterName| match next {
         Body::Whole(_) => true,
         Body::Change(change) => change.clusters.contains_key(name),
     };
@@ -225,7 +233,7 @@ fn changed_views(known: &RecordedPlan, next: &Body) -> BTreeMap<String, ClusterV
     views.map(|(name, view)| (name.clone(), view.clone())).collect()
 }
 
-fn hashes(input: &PlanInput) -> BTreeMap<String, u64> {
+fn hashes(input: &PlanInput) -> BTreeMap<ClusterName, u64> {
     let views = input.clusters.iter();
     views.map(|(name, view)| (name.clone(), hash(view))).collect()
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::*;
 use crate::plan::{Decision, RolloutVerdict, StagePhase, plan};
-use crate::simulate::{Happened, Member, World};
+use crate::simulate::{Happened, SimulatedMember, World};
 
 fn t(seconds: i64) -> Timestamp {
     Timestamp::from_second(1_800_000_000 + seconds).unwrap()
@@ -24,7 +24,7 @@ fn world() -> World {
     let members = ["a", "b", "c", "d"].map(|name| {
         let canary = if name == "a" { "yes" } else { "no" };
         let labels = [("canary".to_owned(), canary.to_owned())].into();
-        let member = Member::new(name, labels, std::time::Duration::from_secs(60));
+        let member = SimulatedMember::new(name, labels, std::time::Duration::from_secs(60));
         (name.to_owned(), member)
     });
     World::new(t(0), strategy, members.into(), "r1")
@@ -34,12 +34,13 @@ fn world() -> World {
 #[derive(Default)]
 struct Journal {
     recorder: Recorder,
-    entries: Vec<Entry>,
+    entries: Vec<JournalEntry>,
     recorded: Vec<RecordedPlan>,
 }
 
 impl Journal {
     fn record(&mut self, rollout: i64, input: &PlanInput) {
+        let rollout = RolloutNumber::new(rollout);
         let plan = plan(input);
         if let Some(draft) = self.recorder.draft(rollout, input, &plan).unwrap() {
             self.append(rollout, input.now, &draft.body);
@@ -51,8 +52,8 @@ impl Journal {
         }
     }
 
-    fn append(&mut self, rollout: i64, at: Timestamp, body: &str) {
-        let mut entry = Entry {
+    fn append(&mut self, rollout: RolloutNumber, at: Timestamp, body: &str) {
+        let mut entry = JournalEntry {
             group_id: "u".into(),
             namespace: "shop".into(),
             name: "web".into(),
@@ -66,19 +67,19 @@ impl Journal {
         self.entries.push(entry);
     }
 
-    fn newest(&self) -> End {
+    fn newest(&self) -> ChainEnd {
         match self.entries.last() {
-            Some(entry) => End {
+            Some(entry) => ChainEnd {
                 seq: entry.seq,
                 hash: entry.hash.clone(),
             },
-            None => End::beginning(),
+            None => ChainEnd::beginning(),
         }
     }
 
     fn chain(&self) -> Chain {
         Chain {
-            cut: End::beginning(),
+            cut: ChainEnd::beginning(),
             newest: self.newest(),
         }
     }
@@ -136,7 +137,7 @@ fn a_rollout_is_recorded_from_its_first_plan_to_its_last_and_every_plan_keeps_th
     let past = past::rollouts(&journal.entries);
     assert_eq!(past.len(), 1);
     assert_eq!((past[0].done, past[0].total), (4, 4));
-    assert_eq!(past[0].outcome, "succeeded");
+    assert_eq!(past[0].outcome, Some(past::PastOutcome::Succeeded));
     assert_eq!(past[0].actions.len(), 1, "{:?}", past[0].actions);
     assert_eq!(past[0].actions[0].what, "approve stage canary");
     assert_eq!(past[0].actions[0].attribution.by, "jane");
@@ -176,10 +177,15 @@ fn a_plan_that_changes_nothing_writes_no_entry() {
         .iter()
         .rposition(|entry| matches!(Body::read(&entry.body), Ok(Body::Whole(_))));
     let recorder = resume(&journal.entries[whole.unwrap()..]).unwrap();
-    assert!(recorder.draft(1, &again, &plan(&again)).unwrap().is_none());
     assert!(
         recorder
-            .draft(2, &again, &plan(&again))
+            .draft(RolloutNumber::new(1), &again, &plan(&again))
+            .unwrap()
+            .is_none()
+    );
+    assert!(
+        recorder
+            .draft(RolloutNumber::new(2), &again, &plan(&again))
             .unwrap()
             .unwrap()
             .is_whole
@@ -262,6 +268,32 @@ fn a_journal_that_lacks_its_newest_entries_continues_with_a_lost_beginning() {
     assert!(with_lost_starts > 0);
 }
 
+/// Guards against a management cluster that was set back and released: its rollouts have numbers that the journal has
+/// already, and `starling verify` called the journal damaged.
+#[test]
+fn a_journal_of_a_group_that_was_set_back_has_no_flaw() {
+    let inputs: Vec<PlanInput> = { approved().recorded.into_iter() }
+        .map(|recorded| recorded.input)
+        .collect();
+    let mut journal = Journal::default();
+    for rollout in [1, 2, 3] {
+        inputs.iter().for_each(|input| journal.record(rollout, input));
+    }
+    // Back within rollout 1, from which the next one begins.
+    journal.record(1, &inputs[1]);
+    let begins = |entry: &JournalEntry| matches!(Body::read(&entry.body), Ok(Body::Whole(whole)) if whole.beginning_lost);
+    assert!(journal.entries.last().is_some_and(begins));
+    inputs.iter().for_each(|input| journal.record(2, input));
+    assert_eq!(journal.flaws(&journal.chain()), [""; 0]);
+    // Also after a restart.
+    let mut journal = Journal {
+        recorder: resume(&journal.entries).unwrap(),
+        ..journal
+    };
+    journal.record(1, &inputs[2]);
+    assert_eq!(journal.flaws(&journal.chain()), [""; 0]);
+}
+
 #[test]
 fn an_entry_is_whole_once_the_changes_are_as_large() {
     let recorded = approved().recorded.last().unwrap().clone();
@@ -269,7 +301,10 @@ fn an_entry_is_whole_once_the_changes_are_as_large() {
     let mut recorder = Recorder::default();
     for n in 0..12_000 {
         input.suspended = n % 2 == 0;
-        let draft = recorder.draft(1, &input, &plan(&input)).unwrap().unwrap();
+        let draft = recorder
+            .draft(RolloutNumber::new(1), &input, &plan(&input))
+            .unwrap()
+            .unwrap();
         if draft.is_whole {
             wholes.push(n);
         }
@@ -282,7 +317,7 @@ fn an_entry_is_whole_once_the_changes_are_as_large() {
     );
 }
 
-type Tamper = fn(&mut Vec<Entry>);
+type Tamper = fn(&mut Vec<JournalEntry>);
 
 #[test]
 fn tampering_with_entries_is_found_and_named() {
@@ -294,7 +329,7 @@ fn tampering_with_entries_is_found_and_named() {
         ),
         (
             "a rollout is renamed",
-            |entries| entries[0].rollout = 1_000,
+            |entries| entries[0].rollout = RolloutNumber::new(1_000),
             &["1: entry 1 was altered: its hash does not match"],
         ),
         (
@@ -399,7 +434,7 @@ fn an_admission_above_the_limit_is_found_though_all_hashes_match() {
 }
 
 /// The entries with forged plans and matching hashes.
-fn forged(sound: &Journal, forge: impl Fn(usize, &mut i64, &mut RecordedPlan)) -> Journal {
+fn forged(sound: &Journal, forge: impl Fn(usize, &mut RolloutNumber, &mut RecordedPlan)) -> Journal {
     let mut forged = Journal::default();
     for (n, (entry, recorded)) in sound.entries.iter().zip(&sound.recorded).enumerate() {
         let (mut rollout, mut recorded) = (entry.rollout, recorded.clone());
@@ -498,7 +533,9 @@ fn inputs_that_do_not_follow_from_earlier_entries_are_found() {
         flaws[0].contains("another release, direction or start"),
         "{flaws:#?}"
     );
-    let backwards = forged(&sound, |n, rollout, _| *rollout -= i64::from(n == last));
+    let backwards = forged(&sound, |n, rollout, _| {
+        *rollout = RolloutNumber::new(1 - i64::from(n == last));
+    });
     let flaws = backwards.flaws(&backwards.chain());
     assert!(
         flaws[0].contains("it is of rollout 0, after an entry of rollout 1"),
@@ -511,7 +548,7 @@ fn a_truncated_chain_begins_after_the_cut() {
     let journal = approved();
     let cut = &journal.entries[1];
     let chain = Chain {
-        cut: End {
+        cut: ChainEnd {
             seq: cut.seq,
             hash: cut.hash.clone(),
         },
@@ -552,7 +589,7 @@ fn a_rollout_over_many_clusters_writes_little_per_cluster() {
     let member = |n: usize| {
         let takes = std::time::Duration::from_secs(20 + n as u64 % 40);
         let uid = format!("7d9f0c4e-3b1a-4f5e-9c2d-{n:012}");
-        let mut member = Member::new(&uid, BTreeMap::new(), takes);
+        let mut member = SimulatedMember::new(&uid, BTreeMap::new(), takes);
         member.admit(&crate::digest::of_bytes(b"before"), t(-500));
         member.heal(t(-400));
         (format!("prod-eu-{n:04}"), member)
@@ -668,14 +705,12 @@ fn an_undecided_admission_to_the_same_target_is_found() {
     assert!(flaws.len() == 1 && flaws[0].contains(expected), "{flaws:#?}");
 }
 
-#[test]
-fn a_removed_sync_and_a_removed_entry_are_no_flaw() {
-    let sound = approved();
-    let leaving = crate::plan::LeavingSync {
+fn leaving(settles_at: i64) -> crate::plan::LeavingSync {
+    crate::plan::LeavingSync {
         cluster: "z".into(),
         entry: "app".into(),
         cause: crate::plan::LeavingCause::ClusterUnselected {
-            settles_at: t(0),
+            settles_at: t(settles_at),
             stage: 0,
             windows: Vec::new(),
         },
@@ -683,12 +718,18 @@ fn a_removed_sync_and_a_removed_entry_are_no_flaw() {
         depends_on: std::collections::BTreeSet::new(),
         removing_since: None,
         suspended: false,
+        not_ready: false,
         budget_until: None,
         approval: None,
-    };
+    }
+}
+
+#[test]
+fn a_removed_sync_and_a_removed_entry_are_no_flaw() {
+    let sound = approved();
     let removed = forged(&sound, |n, _, recorded| {
         if n < 2 {
-            recorded.input.leaving.insert("web-z-app".into(), leaving.clone());
+            recorded.input.leaving.insert("web-z-app".into(), leaving(0));
             let entries = &mut recorded.input.clusters.get_mut("d").unwrap().entries;
             let mut old = entries["app"].clone();
             old.observed = None;
@@ -696,6 +737,72 @@ fn a_removed_sync_and_a_removed_entry_are_no_flaw() {
         }
     });
     assert_eq!(removed.flaws(&removed.chain()), [""; 0]);
+}
+
+/// Each plan on its own keeps the rules: that a Sync is gone, or is being deleted, does not show who decided it.
+#[test]
+fn a_removal_that_a_plan_held_is_found() {
+    let sound = approved();
+    let expected = "Sync web-z-app of cluster z was removed without a decision in the rollout";
+    let held = |after: fn(&mut crate::plan::LeavingSync) -> bool| {
+        forged(&sound, move |n, _, recorded| {
+            let mut sync = leaving(1_000_000);
+            if n < 2 || after(&mut sync) {
+                recorded.input.leaving.insert("web-z-app".into(), sync);
+            }
+        })
+    };
+    let gone = held(|_| false);
+    let begun = held(|sync| {
+        sync.removing_since = Some(t(30));
+        true
+    });
+    for journal in [gone, begun] {
+        let flaws = journal.flaws(&journal.chain());
+        assert!(flaws.len() == 1 && flaws[0].contains(expected), "{flaws:#?}");
+    }
+    let stays = held(|_| true);
+    assert_eq!(stays.flaws(&stays.chain()), [""; 0]);
+    // Its cluster is selected again.
+    let returned = forged(&sound, |n, _, recorded| {
+        if n < 2 {
+            let mut sync = leaving(1_000_000);
+            sync.cluster = "d".into();
+            let view = recorded.input.clusters.remove("d");
+            assert!(view.is_some());
+            recorded.input.leaving.insert("web-d-app".into(), sync);
+        }
+    });
+    assert_eq!(returned.flaws(&returned.chain()), [""; 0]);
+}
+
+/// An entry was taken out of the group and put back while the release without it rolled out: its Syncs stayed, and the
+/// journal said that they were removed.
+#[test]
+fn a_sync_of_an_entry_that_is_back_is_not_removed() {
+    let sound = approved();
+    let back = |is_back: bool| {
+        forged(&sound, move |n, _, recorded| {
+            let mut sync = leaving(0);
+            sync.cluster = "d".into();
+            sync.entry = "old".into();
+            sync.cause = crate::plan::LeavingCause::EntryRemoved;
+            if n < 2 {
+                recorded.input.leaving.insert("web-d-old".into(), sync);
+            } else if is_back {
+                recorded.input.returned.insert("web-d-old".into());
+            }
+        })
+    };
+    let removal = |journal: &Journal| {
+        let flaws = journal.flaws(&journal.chain());
+        flaws
+            .into_iter()
+            .filter(|flaw| flaw.contains("was removed without"))
+            .count()
+    };
+    assert_eq!(removal(&back(false)), 1, "the Sync is gone");
+    assert_eq!(removal(&back(true)), 0);
 }
 
 #[test]

@@ -5,7 +5,8 @@ use jiff::Timestamp;
 
 use super::chain::{Broken, Chain, check_chain};
 use super::continuity::{Continuity, Gap};
-use super::{Body, Entry, NotReadable, RecordedPlan, Whole};
+use super::{Body, JournalEntry, NotReadable, RecordedPlan, Whole};
+use crate::ids::RolloutNumber;
 use crate::plan::check::{Violation, check};
 
 /// The result of verifying a journal.
@@ -26,7 +27,7 @@ pub struct Flaw {
     /// The entry.
     pub seq: i64,
     /// The rollout of the entry, and when it was written; `None`: the entry is missing.
-    pub entry: Option<(i64, Timestamp)>,
+    pub entry: Option<(RolloutNumber, Timestamp)>,
     /// The flaw.
     pub kind: FlawKind,
 }
@@ -46,13 +47,14 @@ pub enum FlawKind {
     /// The input of its plan does not follow from the previous entries.
     #[error("{0}")]
     Gap(#[from] Gap),
-    /// The number of its rollout is lower than that of the previous entry.
+    /// The number of its rollout is lower than that of the previous entry, and the entry does not say that the
+    /// management cluster was set back.
     #[error("it is of rollout {rollout}, after an entry of rollout {before}")]
     Backwards {
         /// The rollout of the entry.
-        rollout: i64,
+        rollout: RolloutNumber,
         /// The rollout of the previous entry.
-        before: i64,
+        before: RolloutNumber,
     },
     /// The time of the entry is not that of its plan.
     #[error("it is dated {at}, and its plan was made at {now}")]
@@ -65,8 +67,8 @@ pub enum FlawKind {
 }
 
 /// Verifies the entries of a group in stored order. `only`: report the flaws and count the plans of this rollout only.
-pub fn verify(chain: &Chain, entries: &[Entry], only: Option<i64>) -> VerifyResult {
-    let counts = |rollout: i64| only.is_none_or(|only| only == rollout);
+pub fn verify(chain: &Chain, entries: &[JournalEntry], only: Option<RolloutNumber>) -> VerifyResult {
+    let counts = |rollout: RolloutNumber| only.is_none_or(|only| only == rollout);
     let mut verdict = VerifyResult::default();
     for broken in check_chain(chain, entries) {
         let seq = broken.seq();
@@ -75,23 +77,30 @@ pub fn verify(chain: &Chain, entries: &[Entry], only: Option<i64>) -> VerifyResu
             verdict.push(seq, entry, broken.into());
         }
     }
-    let mut before: Option<(&Entry, RecordedPlan)> = None;
+    let mut before: Option<(&JournalEntry, RecordedPlan)> = None;
     let mut lost = false;
-    let (mut continuity, mut newest) = (Continuity::default(), i64::MIN);
+    let (mut continuity, mut newest) = (Continuity::default(), None);
     for entry in entries {
-        if entry.rollout < newest && counts(entry.rollout) {
-            let (rollout, before) = (entry.rollout, newest);
+        let rollout = entry.rollout;
+        let body = Body::read(&entry.body);
+        let is_new_beginning = matches!(&body, Ok(Body::Whole(whole)) if whole.beginning_lost);
+        if let Some(before) =
+            newest.filter(|newest| rollout < *newest && !is_new_beginning && counts(rollout))
+        {
             verdict.push(entry.seq, Some(entry), FlawKind::Backwards { rollout, before });
         }
-        let is_first = entry.rollout > newest;
-        newest = newest.max(entry.rollout);
+        let is_first = newest.is_none_or(|newest| rollout > newest);
+        newest = if is_new_beginning {
+            Some(rollout)
+        } else {
+            newest.max(Some(rollout))
+        };
         // A change applies to the previous entry, of the same rollout.
-        let fits = |known: &Entry| known.rollout == entry.rollout && known.seq + 1 == entry.seq;
+        let fits = |known: &JournalEntry| known.rollout == entry.rollout && known.seq + 1 == entry.seq;
         let known = before
             .take()
             .filter(|(known, _)| fits(known))
             .map(|(_, recorded)| recorded);
-        let body = Body::read(&entry.body);
         let goes_on = matches!(
             &body,
             Ok(Body::Change(_)
@@ -129,7 +138,7 @@ pub fn verify(chain: &Chain, entries: &[Entry], only: Option<i64>) -> VerifyResu
 }
 
 impl VerifyResult {
-    fn push(&mut self, seq: i64, entry: Option<&Entry>, kind: FlawKind) {
+    fn push(&mut self, seq: i64, entry: Option<&JournalEntry>, kind: FlawKind) {
         self.flaws.push(Flaw {
             seq,
             entry: entry.map(|entry| (entry.rollout, entry.at)),
@@ -137,7 +146,7 @@ impl VerifyResult {
         });
     }
 
-    fn check_plan(&mut self, entry: &Entry, recorded: &RecordedPlan) {
+    fn check_plan(&mut self, entry: &JournalEntry, recorded: &RecordedPlan) {
         let decisions = recorded.plan.decisions.values();
         self.starts += decisions.filter(|decision| decision.begins_work()).count();
         if entry.at.as_microsecond() != recorded.input.now.as_microsecond() {

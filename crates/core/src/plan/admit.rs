@@ -14,6 +14,7 @@ use super::state::{Class, ClusterState, Slot};
 use super::types::{AdmittedRelease, Decision, HoldReason, PlanInput};
 use super::walk::{StageState, continues_on_failure, stage_of};
 use crate::digest::{hash64, spread};
+use crate::ids::ClusterName;
 use crate::window::Opening;
 
 /// The input of admission, except for the cluster itself.
@@ -27,7 +28,7 @@ pub(super) struct Admitter<'a> {
 
 /// The result of admission.
 pub(super) struct AdmissionResult {
-    pub(super) decisions: BTreeMap<String, Decision>,
+    pub(super) decisions: BTreeMap<ClusterName, Decision>,
     /// Whether a failed cluster waits for a slot to be retried.
     pub(super) retry_waits: bool,
     /// Earliest end of the calendars that clusters wait for: windows after that time are unknown.
@@ -383,7 +384,7 @@ pub(super) fn stop(input: &PlanInput, stages: &[StageState], tally: Tally) -> Op
 /// retry, or for a cluster that left.
 pub(super) fn leftover_ends<'a>(
     states: &'a [ClusterState<'_>],
-    decisions: &'a BTreeMap<String, Decision>,
+    decisions: &'a BTreeMap<ClusterName, Decision>,
     others_wait: bool,
 ) -> impl Iterator<Item = Timestamp> + 'a {
     let someone_waits = others_wait || decisions.values().any(waits_for_slot);

@@ -1,5 +1,6 @@
 //! A cluster that may start.
 
+use crate::ids::EntryName;
 use jiff::Timestamp;
 
 use super::entry::{missing, missing_of_known_good};
@@ -23,7 +24,7 @@ pub(super) struct Candidate {
 impl Candidate {
     /// The decision to start it: to admit what is missing there, or, if nothing is, to remove what is left over.
     pub(super) fn start(&self, state: &ClusterState<'_>) -> Decision {
-        let entries: Vec<String> = match self.to {
+        let entries: Vec<EntryName> = match self.to {
             AdmittedRelease::Release => missing(state.cluster).cloned().collect(),
             AdmittedRelease::LastKnownGood => {
                 let missing = missing_of_known_good(state.cluster).unwrap_or_default();

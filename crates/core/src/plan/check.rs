@@ -27,12 +27,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 use moment::Moment;
-use rules::Rules;
+use rules::CheckedRules;
 pub use violation::Violation;
 
 use super::leaving::RemovalDecision;
 use super::stages::StageRecord;
 use super::types::{Decision, Plan, PlanInput, Progress, Reach};
+use crate::ids::ClusterName;
 
 /// Checks whether `plan` is a right plan for `input`.
 ///
@@ -40,7 +41,7 @@ use super::types::{Decision, Plan, PlanInput, Progress, Reach};
 /// The first rule that it breaks.
 pub fn check(input: &PlanInput, plan: &Plan) -> Result<(), Violation> {
     every_cluster_is_decided(input, plan)?;
-    let rules = Rules::of(input);
+    let rules = CheckedRules::of(input);
     let present = Moment::at(input, plan, &rules, input.now, &input.rollout.stages);
     present.stages_are_true()?;
     present.starts_are_lawful()?;
@@ -55,8 +56,8 @@ pub fn check(input: &PlanInput, plan: &Plan) -> Result<(), Violation> {
 }
 
 fn every_cluster_is_decided(input: &PlanInput, plan: &Plan) -> Result<(), Violation> {
-    let selected: BTreeSet<&String> = input.clusters.keys().collect();
-    let decided: BTreeSet<&String> = plan.decisions.keys().collect();
+    let selected: BTreeSet<&ClusterName> = input.clusters.keys().collect();
+    let decided: BTreeSet<&ClusterName> = plan.decisions.keys().collect();
     if let Some(&cluster) = selected.difference(&decided).next() {
         return Err(Violation::Undecided {
             cluster: cluster.clone(),
@@ -73,7 +74,7 @@ fn every_cluster_is_decided(input: &PlanInput, plan: &Plan) -> Result<(), Violat
 ///
 /// Skips the check if the clock was set back: when something observed in the future changes is unknown, and the next
 /// plan comes with every event and once the clock has caught up.
-fn next_plan_is_in_time(input: &PlanInput, plan: &Plan, rules: &Rules<'_>) -> Result<(), Violation> {
+fn next_plan_is_in_time(input: &PlanInput, plan: &Plan, rules: &CheckedRules<'_>) -> Result<(), Violation> {
     if newest(input) > input.now {
         return Ok(());
     }
@@ -85,15 +86,15 @@ fn next_plan_is_in_time(input: &PlanInput, plan: &Plan, rules: &Rules<'_>) -> Re
     let decisions = plan
         .decisions
         .iter()
-        .map(|(name, decision)| (name, ends_at(decision)));
+        .map(|(name, decision)| (name.as_str(), ends_at(decision)));
     let removals = plan.removals.iter().map(|(name, decision)| match decision {
-        RemovalDecision::Remove | RemovalDecision::Removing => (name, None),
-        RemovalDecision::Hold { recheck_at, .. } => (name, *recheck_at),
+        RemovalDecision::Remove | RemovalDecision::Removing => (name.as_str(), None),
+        RemovalDecision::Hold { recheck_at, .. } => (name.as_str(), *recheck_at),
     });
     for (subject, ends) in decisions.chain(removals) {
         if let Some(changes) = ends.filter(|changes| *changes <= until) {
             return Err(Violation::RecheckAfterDecision {
-                subject: subject.clone(),
+                subject: subject.to_string(),
                 at: plan.recheck_at,
                 changes,
             });

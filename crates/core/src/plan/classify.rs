@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use super::classifier::Classifier;
 use super::entry::{
-    Clock, EntryProgress, EntryState, failure, has_health_problem, is_at_work, is_healthy, soaks_until,
+    EntryProgress, EntryState, SoakClock, failure, has_health_problem, is_at_work, is_healthy, soaks_until,
 };
 use super::removed::{RemovedEntries, removable};
 use super::stages::{Attribution, Direction};
@@ -14,6 +14,7 @@ use super::state::{Class, ClusterState, Failed, Slot};
 use super::types::{
     ClusterView, FailureReason, HoldReason, ObservedSync, PlanInput, Reach, UnresolvedTarget,
 };
+use crate::ids::ClusterName;
 
 /// Returns the state of every cluster of the input, in the order of names.
 pub(super) fn classify_all(input: &PlanInput) -> Vec<ClusterState<'_>> {
@@ -23,7 +24,7 @@ pub(super) fn classify_all(input: &PlanInput) -> Vec<ClusterState<'_>> {
         .clusters
         .iter()
         .map(|(name, cluster)| {
-            let clock = Clock::of(input, cluster);
+            let clock = SoakClock::of(input, cluster);
             entries.clear();
             entries.extend(cluster.entries.values().map(|view| EntryState::of(view, clock)));
             let classifier = Classifier {
@@ -37,7 +38,7 @@ pub(super) fn classify_all(input: &PlanInput) -> Vec<ClusterState<'_>> {
         .collect()
 }
 
-fn classify<'a>(name: &'a str, classifier: &Classifier<'a, '_>) -> ClusterState<'a> {
+fn classify<'a>(name: &'a ClusterName, classifier: &Classifier<'a, '_>) -> ClusterState<'a> {
     let Classifier {
         cluster,
         entries,
@@ -80,7 +81,7 @@ fn classify<'a>(name: &'a str, classifier: &Classifier<'a, '_>) -> ClusterState<
     }
 }
 
-impl<'a> Clock<'a> {
+impl<'a> SoakClock<'a> {
     fn of(input: &'a PlanInput, cluster: &ClusterView) -> Self {
         Self {
             jumps: &input.clock_jumps,

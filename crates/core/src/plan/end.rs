@@ -124,7 +124,9 @@ mod tests {
         let named = decisions.iter().enumerate();
         Plan {
             removals: std::collections::BTreeMap::new(),
-            decisions: named.map(|(n, one)| (format!("c{n}"), one.clone())).collect(),
+            decisions: named
+                .map(|(n, one)| (format!("c{n}").into(), one.clone()))
+                .collect(),
             stages: vec![StagePlan {
                 name: "canary".into(),
                 phase,

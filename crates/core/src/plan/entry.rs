@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use super::state::Failed;
 use super::types::{Applied, ClusterView, EntryView, FailureReason, ObservedSync, Progress};
 use crate::clock_jumps::ClockJumps;
+use crate::ids::EntryName;
 
 /// The state of one entry. It is computed once per entry and plan: comparing the target strings again for every rule
 /// would take most of the time of a plan.
@@ -38,7 +39,7 @@ pub(super) enum EntryProgress {
 
 /// The times that the soak of the entries of one cluster is computed from.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Clock<'a> {
+pub(super) struct SoakClock<'a> {
     /// The jumps of the clock.
     pub(super) jumps: &'a ClockJumps,
     /// The soak time of the rollout.
@@ -48,7 +49,7 @@ pub(super) struct Clock<'a> {
 }
 
 impl<'a> EntryState<'a> {
-    pub(super) fn of(view: &'a EntryView, clock: Clock<'_>) -> Self {
+    pub(super) fn of(view: &'a EntryView, clock: SoakClock<'_>) -> Self {
         let sync = view.observed.as_ref().filter(|sync| sync.target.is_some());
         let at_target = is_at_target(view);
         Self {
@@ -73,7 +74,7 @@ impl<'a> EntryState<'a> {
     }
 }
 
-impl Clock<'_> {
+impl SoakClock<'_> {
     /// Returns the progress of a Sync. Only a Sync at the wanted target soaks; an older target that is applied is
     /// finished.
     fn progress(self, sync: &ObservedSync, at_target: bool) -> EntryProgress {
@@ -155,7 +156,7 @@ pub(super) fn failure(sync: &ObservedSync) -> Failed {
 
 /// Returns the entries of the last known good release that a cluster lacks; `None`: it was admitted to something else.
 /// An entry that is newer than that release waits for its stage.
-pub(super) fn missing_of_known_good(cluster: &ClusterView) -> Option<Vec<&String>> {
+pub(super) fn missing_of_known_good(cluster: &ClusterView) -> Option<Vec<&EntryName>> {
     let mut missing = Vec::new();
     for (name, view) in &cluster.entries {
         let target = view.observed.as_ref().and_then(|sync| sync.target.as_ref());
@@ -170,7 +171,7 @@ pub(super) fn missing_of_known_good(cluster: &ClusterView) -> Option<Vec<&String
 }
 
 /// Returns the entries that are not admitted to their target.
-pub(super) fn missing(cluster: &ClusterView) -> impl Iterator<Item = &String> {
+pub(super) fn missing(cluster: &ClusterView) -> impl Iterator<Item = &EntryName> {
     let entries = cluster.entries.iter();
     entries
         .filter(|(_, view)| !is_at_target(view))

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use crate::ids::{ClusterName, EntryName, SyncName};
+
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use starling_api::DeletionPolicy;
@@ -11,22 +13,26 @@ use starling_api::DeletionPolicy;
 #[serde(rename_all = "camelCase")]
 pub struct LeavingSync {
     /// The cluster of the Sync.
-    pub cluster: String,
+    pub cluster: ClusterName,
     /// The entry of the Sync.
-    pub entry: String,
+    pub entry: EntryName,
     /// Why the group no longer wants it.
     pub cause: LeavingCause,
     /// The policy for the objects of the Sync.
     pub policy: DeletionPolicy,
     /// The names of the Syncs that it depends on. They are removed after it.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
-    pub depends_on: BTreeSet<String>,
+    pub depends_on: BTreeSet<SyncName>,
     /// Time at which its removal began; `None`: it has not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub removing_since: Option<Timestamp>,
     /// Whether the Sync is suspended: nothing is written to its cluster.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub suspended: bool,
+    /// Whether the cluster exists and is not ready: nothing can be deleted there now, and what was decided today would
+    /// be deleted whenever it returns. Unset once a person abandoned the objects.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub not_ready: bool,
     /// When the deletion budget of the group allows to delete the objects of its cluster; `None`: now, or not without
     /// an approval, which the Sync waits for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -105,6 +111,8 @@ pub enum RemovalHold {
     GroupSuspended,
     /// An operator paused the rollout.
     Paused,
+    /// The cluster is unreachable, suspended, or not probed yet, and its objects are deleted.
+    ClusterNotReady,
     /// The stage of the cluster has not opened.
     StageNotOpen,
     /// The deletion budget of the group does not allow the deletion yet.
@@ -128,6 +136,7 @@ impl RemovalHold {
             Self::SyncSuspended => "SyncSuspended",
             Self::GroupSuspended => "Suspended",
             Self::Paused => "Paused",
+            Self::ClusterNotReady => "ClusterNotReady",
             Self::StageNotOpen => "StageNotOpen",
             Self::DeletionBudget => "DeletionBudget",
             Self::WindowClosed => "WindowClosed",

@@ -3,6 +3,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::ids::ClusterName;
+
 use super::stages::Strategy;
 use super::strategy::Place;
 use super::types::ClusterView;
@@ -15,7 +17,7 @@ const NAMED: usize = 5;
 #[must_use]
 pub fn overlap<'a>(
     strategy: &Strategy,
-    places: impl IntoIterator<Item = (&'a String, &'a Place)>,
+    places: impl IntoIterator<Item = (&'a ClusterName, &'a Place)>,
 ) -> Option<String> {
     let several = places.into_iter().filter(|(_, place)| !place.also.is_empty());
     let listing = listed(several, |(cluster, place)| one(strategy, cluster, place), "; ")?;
@@ -26,10 +28,10 @@ pub fn overlap<'a>(
 
 /// Returns the message about the clusters that no stage selects; `None`: there are none, or the strategy has no stages.
 #[must_use]
-pub fn left_over(strategy: &Strategy, clusters: &BTreeMap<String, ClusterView>) -> Option<String> {
+pub fn left_over(strategy: &Strategy, clusters: &BTreeMap<ClusterName, ClusterView>) -> Option<String> {
     let last = strategy.stages.len().checked_sub(1).filter(|last| *last > 0)?;
     let rest = clusters.iter().filter(|(_, cluster)| cluster.stage == last);
-    let listing = listed(rest, |(name, _)| name.clone(), ", ")?;
+    let listing = listed(rest, |(name, _)| name.to_string(), ", ")?;
     Some(format!(
         "clusters that no stage selects form the last one, *: {listing}"
     ))
@@ -49,7 +51,7 @@ fn listed<T>(
     })
 }
 
-fn one(strategy: &Strategy, cluster: &str, place: &Place) -> String {
+fn one(strategy: &Strategy, cluster: &ClusterName, place: &Place) -> String {
     let name = |stage: &usize| {
         strategy
             .stages
@@ -76,11 +78,11 @@ mod tests {
             |name: &str| serde_json::json!({"name": name, "clusterSelector": {"matchLabels": {name: "yes"}}});
         let strategy = serde_json::json!({"stages": [stage("canary"), stage("eu"), stage("large")]});
         let strategy = ReadStrategy::new(&serde_json::from_value(strategy).unwrap()).unwrap();
-        let places: BTreeMap<String, Place> = clusters
+        let places: BTreeMap<ClusterName, Place> = clusters
             .iter()
             .map(|(name, labels)| {
                 let labels = labels.iter().map(|label| ((*label).to_owned(), "yes".to_owned()));
-                ((*name).to_owned(), strategy.place(&labels.collect()))
+                ((*name).into(), strategy.place(&labels.collect()))
             })
             .collect();
         overlap(&strategy.strategy, &places)

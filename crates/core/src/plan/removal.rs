@@ -15,13 +15,14 @@ use super::stages::Direction;
 use super::state::ClusterState;
 use super::types::{Decision, PlanInput};
 use super::walk::StageState;
+use crate::ids::{ClusterName, SyncName};
 
 /// The input of the decisions about removals, except for the Syncs.
 pub(super) struct Removals<'a> {
     pub(super) input: &'a PlanInput,
     pub(super) stages: &'a [StageState],
     pub(super) states: &'a [ClusterState<'a>],
-    pub(super) decisions: &'a BTreeMap<String, Decision>,
+    pub(super) decisions: &'a BTreeMap<ClusterName, Decision>,
     /// The slots of the group; `None`: no limit.
     pub(super) slots: Option<usize>,
 }
@@ -29,7 +30,7 @@ pub(super) struct Removals<'a> {
 /// The result of the decisions about removals.
 #[derive(Default)]
 pub(super) struct RemovalResult {
-    pub(super) decisions: BTreeMap<String, RemovalDecision>,
+    pub(super) decisions: BTreeMap<SyncName, RemovalDecision>,
     /// Whether a cluster that left waits for a slot.
     pub(super) waits_for_slot: bool,
     /// Earliest end of the calendars that clusters wait for: windows after that time are unknown.
@@ -111,6 +112,9 @@ impl<'a> Removals<'a> {
                 if sync.policy == DeletionPolicy::Orphan {
                     return RemovalDecision::Remove;
                 }
+                if sync.not_ready {
+                    return hold(RemovalHold::ClusterNotReady, None);
+                }
                 if !self.is_open(*stage) {
                     return hold(RemovalHold::StageNotOpen, None);
                 }
@@ -141,7 +145,7 @@ impl<'a> Removals<'a> {
     }
 
     /// Reports whether the entries of the release are done on a cluster.
-    fn lacks_nothing(&self, cluster: &str) -> bool {
+    fn lacks_nothing(&self, cluster: &ClusterName) -> bool {
         let found = self.states.binary_search_by(|state| state.name.cmp(cluster));
         let found = found.ok().and_then(|place| self.states.get(place));
         found.is_some_and(|state| state.lacks_nothing)

@@ -12,6 +12,7 @@ use super::classifier::Classifier;
 use super::leaving::{LeavingCause, LeavingSync};
 use super::state::{Class, Failed};
 use super::types::{FailureReason, HoldReason, PlanInput, Reach};
+use crate::ids::EntryName;
 
 /// The Syncs of removed entries, by cluster.
 pub(super) struct RemovedEntries<'a>(BTreeMap<&'a str, Vec<&'a LeavingSync>>);
@@ -34,9 +35,9 @@ impl<'a> RemovedEntries<'a> {
 }
 
 /// Returns the entries whose removal has not begun.
-pub(super) fn removable<'a>(removed: &[&'a LeavingSync]) -> Vec<&'a str> {
+pub(super) fn removable<'a>(removed: &[&'a LeavingSync]) -> Vec<&'a EntryName> {
     let removable = removed.iter().filter(|sync| sync.removing_since.is_none());
-    removable.map(|sync| sync.entry.as_str()).collect()
+    removable.map(|sync| &sync.entry).collect()
 }
 
 impl Classifier<'_, '_> {

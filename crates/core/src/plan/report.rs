@@ -1,15 +1,17 @@
 //! A plan in the terms of `status`: counts, phase, blockers and problems.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use starling_api::RolloutPhase;
 
+use super::leaving::{RemovalDecision, RemovalHold};
 use super::stages::{Direction, Gate, RolloutVerdict, StagePhase, StagePlan, StageWait, Stop};
 use super::types::{
     ClusterView, Decision, FailureReason, HealthProblem, HoldReason, Plan, PlanInput, Progress,
     UnresolvedTarget,
 };
+use crate::ids::{ClusterName, SyncName};
 use crate::plural::counted;
 
 /// The selected clusters by state; every cluster counts once.
@@ -44,9 +46,9 @@ pub struct Report {
     /// soaked.
     pub soaks: BTreeMap<String, Timestamp>,
     /// The blockers of pending clusters.
-    pub blocked_by: Vec<Blocker>,
+    pub blocked_by: Vec<StartBlocker>,
     /// Clusters with problems, worst first.
-    pub problems: Vec<Problem>,
+    pub problems: Vec<ClusterProblem>,
     /// Clusters that are done and no longer healthy. They count as updated, and are among the problems.
     pub degraded: u32,
     /// Whether the release is the last known good one from now on ([`Plan::is_known_good`]).
@@ -55,7 +57,7 @@ pub struct Report {
 
 /// A reason why pending clusters do not start.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Blocker {
+pub struct StartBlocker {
     /// The reason, in CamelCase.
     pub reason: &'static str,
     /// The message.
@@ -66,9 +68,9 @@ pub struct Blocker {
 
 /// A cluster with a problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Problem {
-    /// Name of the Cluster.
-    pub cluster: String,
+pub struct ClusterProblem {
+    /// The Cluster.
+    pub cluster: ClusterName,
     /// The reason, in CamelCase.
     pub reason: String,
     /// The message.
@@ -136,21 +138,21 @@ impl Plan {
             stage: stage.map(|stage| stage.name.clone()).unwrap_or_default(),
             soaks,
             degraded: u32::try_from(degraded.len()).unwrap_or(u32::MAX),
-            problems: self.problems(degraded),
+            problems: self.problems(input, degraded),
             is_known_good: self.is_known_good(),
         }
     }
 
     /// Returns the problems of clusters that are done. They change no decision: a rollout ends, and later problems are
     /// only reported.
-    fn degraded(&self, input: &PlanInput) -> Vec<Problem> {
+    fn degraded(&self, input: &PlanInput) -> Vec<ClusterProblem> {
         let done = self
             .decisions
             .iter()
             .filter(|(_, decision)| matches!(decision, Decision::Done));
         done.filter_map(|(name, _)| {
             let (reason, message) = health_problem_when_done(input.clusters.get(name)?)?;
-            Some(Problem {
+            Some(ClusterProblem {
                 cluster: name.clone(),
                 reason: reason.to_owned(),
                 message: message.to_owned(),
@@ -245,7 +247,7 @@ impl Plan {
 
     /// Returns what blocks pending clusters. Without pending clusters: the gate that the last stage waits for, or the
     /// clusters on hold, or the clusters that vanished at once.
-    fn blocked_by(&self, input: &PlanInput, soaks: &BTreeMap<String, Timestamp>) -> Vec<Blocker> {
+    fn blocked_by(&self, input: &PlanInput, soaks: &BTreeMap<String, Timestamp>) -> Vec<StartBlocker> {
         let mut waiting: BTreeMap<&'static str, (&HoldReason, u32, Option<Timestamp>)> = BTreeMap::new();
         for decision in self.decisions.values().filter(|d| bucket(d) == Bucket::Pending) {
             if let Decision::Hold { reason, recheck_at } = decision {
@@ -257,7 +259,7 @@ impl Plan {
         }
         let mut blockers: Vec<_> = waiting
             .into_iter()
-            .map(|(name, (reason, clusters, recheck_at))| Blocker {
+            .map(|(name, (reason, clusters, recheck_at))| StartBlocker {
                 reason: name,
                 message: self.message(reason, clusters),
                 recheck_at,
@@ -275,7 +277,7 @@ impl Plan {
                 StageWait::Gate { until, .. } => *until,
                 _ => None,
             };
-            blockers.push(Blocker {
+            blockers.push(StartBlocker {
                 reason: wait.as_str(),
                 message: waits_for(name, wait),
                 recheck_at: until,
@@ -286,7 +288,7 @@ impl Plan {
         }
         if blockers.is_empty() && input.membership_held {
             let message = "too many clusters left the group at once; the rollout is not complete until they return or the change is approved";
-            blockers.push(Blocker {
+            blockers.push(StartBlocker {
                 reason: HoldReason::MembershipHeld.as_str(),
                 message: message.to_owned(),
                 recheck_at: None,
@@ -309,7 +311,7 @@ impl Plan {
 
     /// Returns the clusters on hold without which the rollout is not complete: an operator has to repair, resume or
     /// skip them.
-    fn on_hold(&self) -> Vec<Blocker> {
+    fn on_hold(&self) -> Vec<StartBlocker> {
         let mut held: BTreeMap<&'static str, Vec<&str>> = BTreeMap::new();
         for (name, decision) in &self.decisions {
             if let Decision::Hold { reason, .. } = decision
@@ -325,7 +327,7 @@ impl Plan {
                 counted(clusters.len(), "cluster", "clusters"),
                 clusters.first().copied().unwrap_or_default()
             );
-            Blocker {
+            StartBlocker {
                 reason,
                 message,
                 recheck_at: None,
@@ -388,11 +390,35 @@ impl Plan {
         }
     }
 
-    fn problems(&self, degraded: Vec<Problem>) -> Vec<Problem> {
-        let mut problems: Vec<(u8, Problem)> = degraded.into_iter().map(|problem| (2, problem)).collect();
+    /// Returns the clusters that left and cannot lose their objects now.
+    fn away(&self, input: &PlanInput) -> Vec<ClusterProblem> {
+        let is_away = |name: &SyncName| {
+            matches!(
+                self.removals.get(name),
+                Some(RemovalDecision::Hold {
+                    reason: RemovalHold::ClusterNotReady,
+                    ..
+                })
+            )
+        };
+        let away = input.leaving.iter().filter(|(name, _)| is_away(name));
+        let clusters: BTreeSet<&ClusterName> = away.map(|(_, sync)| &sync.cluster).collect();
+        let problem = |cluster: &ClusterName| ClusterProblem {
+            cluster: cluster.clone(),
+            reason: RemovalHold::ClusterNotReady.as_str().to_owned(),
+            message: "left the group; its objects are deleted once it is ready".to_owned(),
+            since: None,
+        };
+        clusters.into_iter().map(problem).collect()
+    }
+
+    fn problems(&self, input: &PlanInput, degraded: Vec<ClusterProblem>) -> Vec<ClusterProblem> {
+        let mut problems: Vec<(u8, ClusterProblem)> =
+            degraded.into_iter().map(|problem| (2, problem)).collect();
+        problems.extend(self.away(input).into_iter().map(|problem| (4, problem)));
         for (name, decision) in &self.decisions {
             if let Some((rank, reason, message, since)) = problem(decision) {
-                let problem = Problem {
+                let problem = ClusterProblem {
                     cluster: name.clone(),
                     reason: reason.to_owned(),
                     message,

@@ -4,6 +4,7 @@
 //! stops all starts (suspended, paused, aborted, too many clusters left at once) also stops retries. The failure limit
 //! and closed windows do not: the cluster was started before.
 
+use crate::ids::EntryName;
 use jiff::{SignedDuration, Timestamp};
 
 use super::state::{Class, ClusterState};
@@ -14,7 +15,7 @@ pub const REQUEST_RESOLUTION: SignedDuration = SignedDuration::from_secs(1);
 
 /// A retry that is due for one cluster.
 pub(super) struct DueRetry {
-    pub(super) entries: Vec<String>,
+    pub(super) entries: Vec<EntryName>,
     pub(super) requested_at: Timestamp,
 }
 
@@ -71,7 +72,7 @@ pub(super) fn due(input: &PlanInput, state: &ClusterState<'_>, stage: Option<&st
             .filter(|sync| sync.target.as_ref() == view.wanted.as_ref().ok());
         sync.is_some_and(|sync| sync.target.is_some() && is_pending(sync, requested_at))
     });
-    let entries: Vec<String> = entries.map(|(name, _)| name.clone()).collect();
+    let entries: Vec<EntryName> = entries.map(|(name, _)| name.clone()).collect();
     (!entries.is_empty()).then_some(DueRetry {
         entries,
         requested_at,

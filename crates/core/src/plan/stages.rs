@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use starling_api::{IntOrPercent, OnFailure, OnUnreachable, RolloutDirection, StageTaskType};
 
 pub use crate::gate::GateResult;
+use crate::ids::{ClusterName, ReleaseDigest};
 use crate::window::Window;
 
 /// `rolloutStrategy`, parsed and validated.
@@ -15,7 +16,7 @@ use crate::window::Window;
 #[serde(rename_all = "camelCase")]
 pub struct Strategy {
     /// The limits.
-    pub limits: Limits,
+    pub limits: RolloutLimits,
     /// The reaction to an exceeded failure limit or a failed gate.
     pub on_failure: OnFailure,
     /// The reaction to an unreachable cluster.
@@ -29,7 +30,7 @@ pub struct Strategy {
 /// The limits of `rolloutStrategy`. Percentages are of the selected clusters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Limits {
+pub struct RolloutLimits {
     /// Clusters that may be in flight at once; rounds up, at least 1.
     pub max_concurrency: IntOrPercent,
     /// Reachable clusters that may be in flight or not healthy; rounds down, at least 1.
@@ -84,7 +85,7 @@ pub enum Gate {
 #[serde(rename_all = "camelCase")]
 pub struct RolloutView {
     /// The digest of its release.
-    pub release: String,
+    pub release: ReleaseDigest,
     /// The direction of the rollout.
     pub direction: Direction,
     /// Time at which the rollout started.
@@ -171,7 +172,7 @@ pub struct OperatorInput {
     pub aborted: Option<Attribution>,
     /// Clusters that this rollout skips. What was started there is completed, and counts neither as a failure nor as a
     /// success.
-    pub skipped: BTreeMap<String, Attribution>,
+    pub skipped: BTreeMap<ClusterName, Attribution>,
     /// Stages that this rollout skips, with their clusters.
     pub skipped_stages: BTreeMap<String, Attribution>,
     /// Stages that let the next stage start before they are complete: their gates count as passed.
@@ -187,7 +188,7 @@ pub struct OperatorInput {
 pub struct Retry {
     /// Only this cluster.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cluster: Option<String>,
+    pub cluster: Option<ClusterName>,
     /// Only this stage, with its gates.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stage: Option<String>,

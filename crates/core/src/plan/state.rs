@@ -1,5 +1,6 @@
 //! The state of one cluster in a rollout, independent of other clusters.
 
+use crate::ids::{ClusterName, EntryName};
 use jiff::Timestamp;
 
 use super::types::{ClusterView, FailureReason, HoldReason, Reach};
@@ -7,7 +8,7 @@ use super::types::{ClusterView, FailureReason, HoldReason, Reach};
 /// The state of one cluster.
 #[derive(Clone, Debug)]
 pub(super) struct ClusterState<'a> {
-    pub(super) name: &'a str,
+    pub(super) name: &'a ClusterName,
     pub(super) cluster: &'a ClusterView,
     /// The classification of the cluster.
     pub(super) class: Class,
@@ -24,7 +25,7 @@ pub(super) struct ClusterState<'a> {
     /// All entries of the release are done there.
     pub(super) lacks_nothing: bool,
     /// The entries that the release no longer has, and whose removal has not begun.
-    pub(super) removable: Vec<&'a str>,
+    pub(super) removable: Vec<&'a EntryName>,
     /// The earliest time at which time alone changes this state and no decision has that time.
     pub(super) changes_at: Option<Timestamp>,
 }

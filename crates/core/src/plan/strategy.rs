@@ -6,9 +6,10 @@ use std::sync::Arc;
 
 use starling_api::{RolloutStrategy, Stage, StageTask, StageTaskType};
 
-use super::stages::{Gate, Limits, REST, StageRules, Strategy};
+use super::stages::{Gate, REST, RolloutLimits, StageRules, Strategy};
 use crate::expand::{self, SelectorError};
-use crate::gate::{CheckTest, Side, Task, TaskError};
+use crate::gate::job::JobAccounts;
+use crate::gate::{CheckTest, Effect, Side, Task, TaskError};
 use crate::window::{Window, WindowError};
 
 /// An error in a strategy. Each error names the field below `spec.rolloutStrategy`.
@@ -129,7 +130,7 @@ impl ReadStrategy {
             after: Vec::new(),
         });
         let strategy = Strategy {
-            limits: Limits {
+            limits: RolloutLimits {
                 max_concurrency: spec.max_concurrency,
                 max_unavailable: spec.max_unavailable,
                 max_failures: spec.max_failures,
@@ -147,6 +148,24 @@ impl ReadStrategy {
             effects,
             stages: stage_selectors,
             windows: window_selectors,
+        })
+    }
+
+    /// Checks whether the Jobs of the strategy may be created.
+    ///
+    /// # Errors
+    /// [`StrategyError::Task`] for the first one that may not.
+    pub fn check_jobs(&self, accounts: &JobAccounts) -> Result<(), StrategyError> {
+        self.effects.iter().try_for_each(|((stage, side, place), task)| {
+            let Effect::Job { template } = &task.effect else {
+                return Ok(());
+            };
+            accounts.check(template).map_err(|source| StrategyError::Task {
+                stage: stage.clone(),
+                list: side.list(),
+                place: *place,
+                source,
+            })
         })
     }
 

@@ -1,13 +1,14 @@
 //! Scripts of the planner: a fleet in a few characters, and what is decided.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
-use starling_api::{IntOrPercent, OnFailure, OnUnreachable, RolloutPhase};
+use starling_api::{DeletionPolicy, IntOrPercent, OnFailure, OnUnreachable, RolloutPhase};
 
 use super::*;
 use crate::expand::ParameterError;
+use crate::ids::ClusterName;
 
 const NEW: &str = "new";
 const OLD: &str = "old";
@@ -62,7 +63,7 @@ fn degraded() -> Progress {
 /// `w` in progress with the old target, `W` in progress with the new target, `d` done, `f` failing, `u` unreachable at
 /// the old target, `L` lost after the admission of the new target, `x` without a parameter, `D` done and no longer
 /// healthy.
-fn fleet(script: &str) -> BTreeMap<String, ClusterView> {
+fn fleet(script: &str) -> BTreeMap<ClusterName, ClusterView> {
     script
         .chars()
         .enumerate()
@@ -80,7 +81,7 @@ fn fleet(script: &str) -> BTreeMap<String, ClusterView> {
             let wanted = if c == 'x' {
                 Err(UnresolvedTarget::parameter("no label"))
             } else {
-                Ok(NEW.to_owned())
+                Ok(NEW.into())
             };
             let reach = if matches!(c, 'u' | 'L') {
                 unreachable()
@@ -92,9 +93,9 @@ fn fleet(script: &str) -> BTreeMap<String, ClusterView> {
                 known_good: None,
                 observed,
             };
-            let entries = [("app".to_owned(), entry)].into();
+            let entries = [("app".into(), entry)].into();
             (
-                format!("c{n:03}"),
+                format!("c{n:03}").into(),
                 ClusterView {
                     id: format!("uid-{n}"),
                     reach,
@@ -110,10 +111,11 @@ fn fleet(script: &str) -> BTreeMap<String, ClusterView> {
 pub(super) fn input(script: &str, max_concurrency: u32, max_failures: u32) -> PlanInput {
     PlanInput {
         leaving: BTreeMap::new(),
+        returned: Default::default(),
         now: t(60),
         clock_jumps: ClockJumps::default(),
         strategy: Strategy {
-            limits: Limits {
+            limits: RolloutLimits {
                 max_concurrency: IntOrPercent::Int(max_concurrency),
                 max_unavailable: IntOrPercent::Percent(100),
                 max_failures: IntOrPercent::Int(max_failures),
@@ -317,6 +319,86 @@ fn jitter_spreads_eligibility_over_its_length_and_takes_no_slot() {
     assert!(next > input.now && next < t(50) + SignedDuration::from_secs(10));
     input.now = t(100);
     assert_eq!(picture(&plan(&input)).matches('S').count(), 200);
+}
+
+/// Guards against removed entries that stay forever: the only stage of a group has no record in status, and after an
+/// operator had skipped it, jitter counted from the time of each plan.
+#[test]
+fn the_jitter_of_the_only_stage_ends_after_it_was_skipped() {
+    let mut input = input("ddd", 3, 0);
+    let old = |cluster: &ClusterName| LeavingSync {
+        not_ready: false,
+        cluster: cluster.clone(),
+        entry: "old".into(),
+        cause: LeavingCause::EntryRemoved,
+        policy: DeletionPolicy::Delete,
+        depends_on: BTreeSet::new(),
+        removing_since: None,
+        suspended: false,
+        budget_until: None,
+        approval: None,
+    };
+    let leaving = input
+        .clusters
+        .keys()
+        .map(|cluster| (format!("old-{cluster}").into(), old(cluster)));
+    input.leaving = leaving.collect();
+    input.strategy.limits.jitter = Duration::from_secs(100);
+    let attribution = Attribution {
+        by: "jane".into(),
+        reason: "so".into(),
+        at: t(1),
+    };
+    input.operator.skipped_stages.insert(REST.into(), attribution);
+    input.now = t(100);
+    let removes = |decision: &Decision| matches!(decision, Decision::Remove { .. });
+    let plan = plan(&input);
+    assert!(plan.decisions.values().all(removes), "{:?}", plan.decisions);
+}
+
+/// What has begun on a skipped cluster is completed: the checker took the second removal for a start.
+#[test]
+fn a_skipped_cluster_loses_the_rest_of_what_it_began_to_lose() {
+    let mut input = input("d", 1, 0);
+    let cluster = input.clusters.keys().next().unwrap().clone();
+    let view = input.clusters.get_mut(&cluster).unwrap();
+    for entry in view.entries.values_mut() {
+        // The same objects as in an earlier release, so nothing of this release was admitted there.
+        entry.observed.as_mut().unwrap().release = "earlier".into();
+    }
+    let old = |entry: &str, removing_since| LeavingSync {
+        not_ready: false,
+        cluster: cluster.clone(),
+        entry: entry.into(),
+        cause: LeavingCause::EntryRemoved,
+        policy: DeletionPolicy::Delete,
+        depends_on: BTreeSet::new(),
+        removing_since,
+        suspended: false,
+        budget_until: None,
+        approval: None,
+    };
+    input.leaving = [
+        ("first".into(), old("first", Some(t(90)))),
+        ("second".into(), old("second", None)),
+    ]
+    .into();
+    input.operator.skipped.insert(
+        cluster.clone(),
+        Attribution {
+            by: "jane".into(),
+            reason: "so".into(),
+            at: t(95),
+        },
+    );
+    input.now = t(100);
+    let planned = plan(&input);
+    assert!(
+        matches!(planned.decisions[&cluster], Decision::Remove { .. }),
+        "{:?}",
+        planned.decisions
+    );
+    assert_eq!(check::check(&input, &planned), Ok(()));
 }
 
 #[test]

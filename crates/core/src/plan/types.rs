@@ -1,6 +1,6 @@
 //! The input and the output of the planner.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
 
@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock_jumps::ClockJumps;
 use crate::expand::ParameterError;
+use crate::ids::{ClusterName, EntryName, ReleaseDigest, SyncName, TargetDigest};
 
 use super::leaving::{LeavingSync, RemovalDecision};
 use super::stages::{
@@ -35,10 +36,13 @@ pub struct PlanInput {
     /// Whether too many clusters left at once and an approval is required: nothing starts.
     pub membership_held: bool,
     /// The selected clusters by name.
-    pub clusters: BTreeMap<String, ClusterView>,
+    pub clusters: BTreeMap<ClusterName, ClusterView>,
     /// The Syncs that the group no longer wants, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub leaving: BTreeMap<String, LeavingSync>,
+    pub leaving: BTreeMap<SyncName, LeavingSync>,
+    /// The Syncs of entries that the release lacks and that are in the group again, by name: they stay as they are.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub returned: BTreeSet<SyncName>,
 }
 
 /// One selected cluster.
@@ -57,7 +61,7 @@ pub struct ClusterView {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub windows: Vec<usize>,
     /// The entries of the group on this cluster, by name.
-    pub entries: BTreeMap<String, EntryView>,
+    pub entries: BTreeMap<EntryName, EntryView>,
 }
 
 /// The reachability of a cluster, as the Cluster loop last reported it.
@@ -87,11 +91,11 @@ pub enum Reach {
 #[serde(rename_all = "camelCase")]
 pub struct EntryView {
     /// The target that the entry has to apply, or why there is none.
-    pub wanted: Result<String, UnresolvedTarget>,
+    pub wanted: Result<TargetDigest, UnresolvedTarget>,
     /// The target of `lastKnownGood`, for a cluster that joins while its stage waits. `None`: there is no such release,
     /// the release has no such entry, or this cluster lacks a parameter of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub known_good: Option<String>,
+    pub known_good: Option<TargetDigest>,
     /// The Sync of the entry, if it exists.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed: Option<ObservedSync>,
@@ -114,7 +118,7 @@ pub enum UnresolvedTarget {
     )]
     UnreadableSync {
         /// Name of the Sync.
-        sync: String,
+        sync: SyncName,
     },
 }
 
@@ -139,9 +143,9 @@ impl UnresolvedTarget {
 #[serde(rename_all = "camelCase")]
 pub struct ObservedSync {
     /// The target in the spec of the Sync; `None`: the Sync was never admitted.
-    pub target: Option<String>,
+    pub target: Option<TargetDigest>,
     /// The release that admitted it.
-    pub release: String,
+    pub release: ReleaseDigest,
     /// The time of its admission; `None`: not recorded.
     pub admitted_at: Option<Timestamp>,
     /// The progress of the Sync with `target`.
@@ -223,10 +227,10 @@ impl Progress {
 #[must_use]
 pub struct Plan {
     /// Exactly one decision for each selected cluster.
-    pub decisions: BTreeMap<String, Decision>,
+    pub decisions: BTreeMap<ClusterName, Decision>,
     /// Exactly one decision for each Sync that the group no longer wants.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub removals: BTreeMap<String, RemovalDecision>,
+    pub removals: BTreeMap<SyncName, RemovalDecision>,
     /// The state of each stage of the strategy, in order. New records must be durable before the plan is executed:
     /// gates and jitter count from their times.
     pub stages: Vec<StagePlan>,
@@ -247,21 +251,21 @@ pub enum Decision {
     /// Admit these entries now.
     Start {
         /// The names of the entries that are not admitted to their target yet.
-        entries: Vec<String>,
+        entries: Vec<EntryName>,
         /// The release to admit them to.
         to: AdmittedRelease,
     },
     /// The cluster failed, and an operator requested a retry: admit these entries again to the same target.
     Retry {
         /// The names of the entries, which are at their target.
-        entries: Vec<String>,
+        entries: Vec<EntryName>,
         /// The time of the newest request.
         requested_at: Timestamp,
     },
     /// The entries of the release are done: remove the Syncs of these entries, which the release no longer has.
     Remove {
         /// The names of the removed entries.
-        entries: Vec<String>,
+        entries: Vec<EntryName>,
     },
     /// Admitted and not healthy yet, or losing removed entries. The cluster has a slot.
     InFlight {
@@ -384,19 +388,19 @@ pub enum HoldReason {
     /// A Sync of the group on this cluster is suspended, or being deleted.
     SyncSuspended {
         /// The entry of the Sync.
-        entry: String,
+        entry: EntryName,
     },
     /// A Sync of the group on this cluster cannot be decoded.
     SyncUnreadable {
         /// The entry of the Sync.
-        entry: String,
+        entry: EntryName,
         /// Name of the Sync.
-        sync: String,
+        sync: SyncName,
     },
     /// A parameter cannot be resolved for this cluster.
     InvalidParameters {
         /// The entry.
-        entry: String,
+        entry: EntryName,
         /// The message.
         message: String,
     },

@@ -147,6 +147,9 @@ impl StageView<'_> {
     ) -> (StagePhase, Option<StageWait>) {
         let (now, operator, name) = (self.input.now, &self.input.operator, &self.rules.name);
         if let Some(attribution) = self.of_stage(&operator.skipped_stages) {
+            if self.opens_with_rollout() {
+                record.opened_at.get_or_insert(self.opens_at());
+            }
             record.passed_at.get_or_insert(now);
             return (StagePhase::Skipped(attribution.clone()), None);
         }
@@ -197,11 +200,15 @@ impl StageView<'_> {
     /// Returns when the stage opens, if it opens now. A group without stages has no stage records, so its only stage
     /// opens with the rollout and not with each plan; otherwise jitter, which counts from there, would never be over.
     fn opens_at(&self) -> Timestamp {
-        if self.is_first && self.rules.before.is_empty() {
+        if self.opens_with_rollout() {
             self.input.rollout.started_at
         } else {
             self.input.now
         }
+    }
+
+    fn opens_with_rollout(&self) -> bool {
+        self.is_first && self.rules.before.is_empty()
     }
 
     /// Returns the phase of an open stage, and what it still waits for.

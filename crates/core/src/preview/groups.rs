@@ -197,9 +197,9 @@ fn most_first<T>(lists: BTreeMap<T, Vec<String>>) -> Vec<(T, Vec<String>)> {
 mod tests {
     use super::*;
     use crate::object::ObjectId;
-    use crate::preview::{Change, FieldChange};
+    use crate::preview::{FieldChange, PreviewChange};
 
-    fn object(name: &str, change: Change) -> ObjectChange {
+    fn object(name: &str, change: PreviewChange) -> ObjectChange {
         ObjectChange {
             entry: "app".into(),
             key: ObjectId {
@@ -212,8 +212,8 @@ mod tests {
         }
     }
 
-    fn replicas(from: u32, to: u32) -> Change {
-        Change::Update {
+    fn replicas(from: u32, to: u32) -> PreviewChange {
+        PreviewChange::Update {
             fields: vec![FieldChange {
                 path: ".spec.replicas".into(),
                 from: Some(from.into()),
@@ -273,7 +273,7 @@ mod tests {
     #[test]
     fn a_cluster_can_have_failures_and_changes() {
         let mut half = failed("forbidden", false);
-        half.changes = vec![object("web", Change::Create)];
+        half.changes = vec![object("web", PreviewChange::Create)];
         let overview = Overview::of([("a".to_owned(), half)].into());
         assert_eq!(
             overview.summary(),
@@ -319,7 +319,7 @@ mod tests {
         };
         let previews = [
             ("a", suspended),
-            ("b", changed(vec![object("web", Change::Create)])),
+            ("b", changed(vec![object("web", PreviewChange::Create)])),
         ];
         let overview = Overview::of(previews.map(|(name, preview)| (name.to_owned(), preview)).into());
         assert_eq!(overview.suspended, ["a"]);

@@ -31,7 +31,7 @@ pub struct FieldChange {
 /// The change of an object.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "action")]
-pub enum Change {
+pub enum PreviewChange {
     /// The object is created.
     Create,
     /// Some of its fields change.
@@ -55,7 +55,7 @@ pub struct ObjectChange {
     pub key: ObjectId,
     /// The change.
     #[serde(flatten)]
-    pub change: Change,
+    pub change: PreviewChange,
 }
 
 /// A failure of an apply.

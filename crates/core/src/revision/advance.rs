@@ -47,7 +47,7 @@ pub enum Ancestry {
 
 /// The rules of the Source, with defaults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rules {
+pub struct AdvanceRules {
     /// See [`OnRewrite::default_for`].
     pub on_rewrite: OnRewrite,
     /// Whether the version may decrease within the range, and the branch may go back to an ancestor:
@@ -178,7 +178,7 @@ pub fn advance(
     last: Option<&Revision>,
     found: Revision,
     ancestry: Ancestry,
-    rules: Rules,
+    rules: AdvanceRules,
 ) -> AdvanceDecision {
     let Some(last) = last else {
         return AdvanceDecision::Move(found);
@@ -206,7 +206,7 @@ pub fn advance(
 
 /// A lagging server and a reset of the branch are indistinguishable, so an ancestor is never followed because rewrites
 /// are. A head whose relation is unknown may be an ancestor.
-fn branch_objection(ancestry: Ancestry, rules: Rules) -> Option<KeepReason> {
+fn branch_objection(ancestry: Ancestry, rules: AdvanceRules) -> Option<KeepReason> {
     let follows_rewrite = rules.on_rewrite == OnRewrite::Follow;
     let (accepted, reason) = match ancestry {
         Ancestry::Descendant => return None,
@@ -227,14 +227,19 @@ fn branch_objection(ancestry: Ancestry, rules: Rules) -> Option<KeepReason> {
     (!accepted).then_some(reason)
 }
 
-fn tag_objection(last: &Revision, found: &Revision, rules: Rules) -> Option<KeepReason> {
+fn tag_objection(last: &Revision, found: &Revision, rules: AdvanceRules) -> Option<KeepReason> {
     let moved = last.name() == found.name() && last.commit() != found.commit();
     (moved && rules.on_rewrite == OnRewrite::Hold).then_some(KeepReason::TagMoved)
 }
 
 /// Compares versions, not names: `1.2.3` in addition to `v1.2.3` is the same version, and with another commit it is as
 /// suspicious as a moved tag. Build metadata counts, as in the choice of the highest version.
-fn semver_objection(range: &Range, last: &Revision, found: &Revision, rules: Rules) -> Option<KeepReason> {
+fn semver_objection(
+    range: &Range,
+    last: &Revision,
+    found: &Revision,
+    rules: AdvanceRules,
+) -> Option<KeepReason> {
     // Without a version on both sides, the last revision is from another policy.
     let (before, now) = (parse_version(last.name())?, parse_version(found.name())?);
     match precedence(&now, &before).then_with(|| now.build.cmp(&before.build)) {
@@ -254,19 +259,19 @@ mod tests {
     use super::Ancestry::{Ancestor, Descendant, Diverged, Missing, Replaced, TooLong};
     use super::*;
 
-    const FOLLOW: Rules = Rules {
+    const FOLLOW: AdvanceRules = AdvanceRules {
         on_rewrite: OnRewrite::Follow,
         allow_downgrade: false,
     };
-    const HOLD: Rules = Rules {
+    const HOLD: AdvanceRules = AdvanceRules {
         on_rewrite: OnRewrite::Hold,
         allow_downgrade: false,
     };
-    const DOWN: Rules = Rules {
+    const DOWN: AdvanceRules = AdvanceRules {
         on_rewrite: OnRewrite::Hold,
         allow_downgrade: true,
     };
-    const FREE: Rules = Rules {
+    const FREE: AdvanceRules = AdvanceRules {
         on_rewrite: OnRewrite::Follow,
         allow_downgrade: true,
     };
@@ -321,7 +326,7 @@ mod tests {
         last: &str,
         found: &str,
         ancestry: Ancestry,
-        rules: Rules,
+        rules: AdvanceRules,
     ) -> &'static str {
         let (last, found) = (mk_revision(last), mk_revision(found));
         match advance(policy, Some(&last), found.clone(), ancestry, rules) {
@@ -510,7 +515,7 @@ mod tests {
             ancestry in mk_ancestry(), hold: bool, allow_downgrade: bool,
         ) {
             let on_rewrite = if hold { OnRewrite::Hold } else { OnRewrite::Follow };
-            let rules = Rules { on_rewrite, allow_downgrade };
+            let rules = AdvanceRules { on_rewrite, allow_downgrade };
             match advance(&policy, Some(&last), found.clone(), ancestry, rules) {
                 AdvanceDecision::Unchanged => prop_assert_eq!(last, found),
                 AdvanceDecision::Move(now) => {

@@ -14,7 +14,8 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 pub use advance::{
-    AdvanceDecision, Ancestry, KeepReason, OnRewrite, Rules, advance, depends_on_ancestry, replaced_heads,
+    AdvanceDecision, AdvanceRules, Ancestry, KeepReason, OnRewrite, advance, depends_on_ancestry,
+    replaced_heads,
 };
 pub use name::{CommitId, MAX_NAME_LEN, NameError, RefName};
 pub use policy::{PolicyError, RefFields, RefPolicy};

@@ -4,17 +4,18 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
-use super::next::Request;
+use super::next::RequestedRelease;
 use super::observe::{Loaded, Need};
 use super::operator::OperatorActions;
 use super::transition::Blocked;
+use crate::ids::ReleaseDigest;
 use crate::plan::{GateRecord, GateResult, REQUEST_RESOLUTION, Retry, StageRecord, began_before};
 
 /// An operator's request for another release.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ReleaseRequest {
     /// Roll back to this release; `None`: to the last known good one.
-    RollBack(Option<String>),
+    RollBack(Option<ReleaseDigest>),
     /// Start the held release after all.
     ResumeHeld,
     /// Roll back to a revision that no stored release has.
@@ -42,10 +43,10 @@ impl ReleaseRequest {
     }
 
     /// Returns the request as [`super::next`] takes it; `None` if it cannot be fulfilled.
-    pub(super) fn known(&self) -> Option<Request<'_>> {
+    pub(super) fn known(&self) -> Option<RequestedRelease<'_>> {
         match self {
-            Self::RollBack(to) => Some(Request::RollBack(to.as_deref())),
-            Self::ResumeHeld => Some(Request::ResumeHeld),
+            Self::RollBack(to) => Some(RequestedRelease::RollBack(to.as_deref())),
+            Self::ResumeHeld => Some(RequestedRelease::ResumeHeld),
             Self::Unknown(_) => None,
         }
     }
@@ -109,6 +110,7 @@ fn is_retried(gate: &GateRecord, requested_at: Timestamp) -> bool {
 mod tests {
     use starling_api::StageTaskType;
 
+    use crate::ids::ClusterName;
     use crate::plan::{Attribution, Gate};
 
     use jiff::SignedDuration;
@@ -134,7 +136,7 @@ mod tests {
             at: t(at),
         };
         Retry {
-            cluster: cluster.map(str::to_owned),
+            cluster: cluster.map(ClusterName::from),
             stage: stage.map(str::to_owned),
             attribution,
         }

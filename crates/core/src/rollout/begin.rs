@@ -11,6 +11,7 @@ use super::next::{self, Cause};
 use super::observe::{Facts, Offer};
 use super::snapshot::ReleaseSnapshot;
 use super::status::has_succeeded;
+use crate::ids::RolloutNumber;
 use crate::plan::{Direction, RolloutVerdict};
 
 /// A rollout to begin.
@@ -42,7 +43,7 @@ impl Beginning {
         let left = status.rollout.take();
         let rollout = RolloutStatus {
             id: left.as_ref().map_or(0, |left| left.id) + 1,
-            release: snapshot.digest.clone(),
+            release: snapshot.digest.to_string(),
             revisions: snapshot.revisions.clone(),
             direction: direction.into(),
             automatic: cause == Cause::Failed,
@@ -52,12 +53,12 @@ impl Beginning {
         };
         let actions = vec![
             Action::StoreRelease {
-                rollout: rollout.id,
+                rollout: RolloutNumber::of(&rollout),
                 snapshot,
             },
             Action::RecordRollout(RolloutIntent {
-                id: rollout.id,
-                release: rollout.release.clone(),
+                id: RolloutNumber::of(&rollout),
+                release: rollout.release.clone().into(),
                 revisions: rollout.revisions.clone(),
                 started_at: facts.now,
                 previous,
@@ -104,7 +105,7 @@ pub(super) fn outcome(
 pub(super) fn enqueue(status: &mut SyncGroupStatus, offered: &ReleaseSnapshot) {
     status.queue.truncate(next::QUEUE - 1);
     status.queue.push(ReleaseStatus {
-        release: offered.digest.clone(),
+        release: offered.digest.to_string(),
         revisions: offered.revisions.clone(),
     });
 }
@@ -151,7 +152,7 @@ mod tests {
     #[test]
     fn a_full_queue_replaces_its_newest_release() {
         let release = |digest: &str| ReleaseSnapshot {
-            digest: digest.to_owned(),
+            digest: digest.into(),
             revisions: Vec::new(),
             entries: Vec::new(),
         };

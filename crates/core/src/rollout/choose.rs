@@ -6,7 +6,7 @@ use std::sync::Arc;
 use starling_api::SyncGroupStatus;
 
 use super::actions::ReleaseRequest;
-use super::next::{self, Candidates, Cause, Current, Next, Request};
+use super::next::{self, Candidates, Cause, Current, Next, RequestedRelease};
 use super::observe::Need;
 use super::pass::Pass;
 use super::planned::Planned;
@@ -83,7 +83,7 @@ impl Pass<'_, '_> {
                             }
                         }
                         // An absent release is no longer a candidate, so it cannot be chosen again.
-                        if absent.insert(release) {
+                        if absent.insert(release.into_string()) {
                             continue;
                         }
                         Choice::Keep
@@ -127,8 +127,8 @@ impl Pass<'_, '_> {
             held: status.held_release.as_ref().map(|held| held.release.as_str()),
             known_good: known_good.map(|good| good.release.as_str()).filter(is_there),
             requested: request.filter(|request| match request {
-                Request::RollBack(Some(to)) => is_there(to),
-                Request::RollBack(None) | Request::ResumeHeld => true,
+                RequestedRelease::RollBack(Some(to)) => is_there(to),
+                RequestedRelease::RollBack(None) | RequestedRelease::ResumeHeld => true,
             }),
             on_new_revision: self.facts.on_new_revision,
             rollback: self.facts.rollback,

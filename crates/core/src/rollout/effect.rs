@@ -9,6 +9,7 @@ use starling_api::{DeletionPolicy, EntryRevision, SyncGroupStatus};
 use super::snapshot::ReleaseSnapshot;
 use crate::gate::webhook::Clusters;
 use crate::gate::{Side, Task};
+use crate::ids::{ClusterName, EntryName, ReleaseDigest, RolloutNumber, SyncName, TargetDigest};
 use crate::journal::Draft;
 use crate::plan::LeavingCause;
 
@@ -39,14 +40,14 @@ pub enum Action {
     /// does not explain.
     AppendJournal {
         /// `status.rollout.id`.
-        rollout: i64,
+        rollout: RolloutNumber,
         /// The entry.
         draft: Box<Draft>,
     },
     /// Stores a release. Precedes the status that names it: a release in status can be rolled out.
     StoreRelease {
         /// The rollout that stores it.
-        rollout: i64,
+        rollout: RolloutNumber,
         /// The release.
         snapshot: Arc<ReleaseSnapshot>,
     },
@@ -59,7 +60,7 @@ pub enum Action {
     /// the next start records it.
     EndRollout {
         /// `status.rollout.id`.
-        rollout: i64,
+        rollout: RolloutNumber,
         /// The outcome.
         outcome: Outcome,
     },
@@ -84,12 +85,16 @@ pub enum Action {
     /// the ledger no longer has.
     CollectGarbage {
         /// `status.rollout.id`.
-        rollout: i64,
+        rollout: RolloutNumber,
         /// Digests of the releases that status names.
-        named: BTreeSet<String>,
+        named: BTreeSet<ReleaseDigest>,
     },
     /// Computes the release digest of the rollout, if an approval needs it and it is not known.
     DigestRelease,
+    /// Prepares the objects of the group for a restore to another API server
+    /// ([`Observations::awaits_marks`](super::Observations::awaits_marks)). Comes last: no decision of this pass
+    /// depends on the marks.
+    WriteMarks,
 }
 
 impl Action {
@@ -119,9 +124,9 @@ pub struct OpenGate {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RolloutIntent {
     /// `status.rollout.id`.
-    pub id: i64,
+    pub id: RolloutNumber,
     /// Digest of the release.
-    pub release: String,
+    pub release: ReleaseDigest,
     /// The revision of each entry.
     pub revisions: Vec<EntryRevision>,
     /// The time at which it begins.
@@ -167,15 +172,15 @@ pub enum Durable {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Admission {
     /// Name of the Cluster.
-    pub cluster: String,
+    pub cluster: ClusterName,
     /// Name of the entry.
-    pub entry: String,
+    pub entry: EntryName,
     /// Digest of the release.
-    pub release: String,
+    pub release: ReleaseDigest,
     /// `status.rollout.id`.
-    pub rollout: i64,
+    pub rollout: RolloutNumber,
     /// Digest of the target.
-    pub target: String,
+    pub target: TargetDigest,
     /// The revision of the entry.
     pub revision: String,
     /// The time of the admission.
@@ -188,24 +193,24 @@ pub struct Admission {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct AdmissionRef {
     /// Name of the Cluster.
-    pub cluster: String,
+    pub cluster: ClusterName,
     /// Name of the entry.
-    pub entry: String,
+    pub entry: EntryName,
     /// The rollout that admitted it, as the Sync names it.
-    pub rollout: String,
+    pub rollout: RolloutNumber,
     /// Digest of the target.
-    pub target: String,
+    pub target: TargetDigest,
 }
 
 /// A Sync to remove.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Removal {
     /// Name of the Sync.
-    pub sync: String,
+    pub sync: SyncName,
     /// Name of its Cluster.
-    pub cluster: String,
+    pub cluster: ClusterName,
     /// Name of its entry.
-    pub entry: String,
+    pub entry: EntryName,
     /// The deletion policy of its objects.
     pub policy: DeletionPolicy,
     /// The cause of the removal. The interpreter asks the management cluster for a deselected cluster first, because a

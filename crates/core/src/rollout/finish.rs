@@ -11,6 +11,7 @@ use super::observe::{Facts, Observations, Rolling};
 use super::planned::Planned;
 use super::status::has_succeeded;
 use crate::finalize::dependents_first;
+use crate::ids::{RolloutNumber, SyncName};
 use crate::plan::{
     AdmittedRelease, Decision, FailureReason, Gate, Plan, PlanInput, RemovalDecision, Report, record,
 };
@@ -70,15 +71,15 @@ fn is_over(report: &Report) -> bool {
 }
 
 /// Whether the rollout is over by a status.
-fn was_over(before: &SyncGroupStatus, rollout: i64) -> bool {
+fn was_over(before: &SyncGroupStatus, rollout: RolloutNumber) -> bool {
     before
         .rollout
         .as_ref()
-        .is_some_and(|current| current.id == rollout)
+        .is_some_and(|current| RolloutNumber::of(current) == rollout)
         && has_succeeded(before)
 }
 
-fn succeeded(rollout: i64) -> Action {
+fn succeeded(rollout: RolloutNumber) -> Action {
     Action::EndRollout {
         rollout,
         outcome: Outcome::Succeeded,
@@ -88,12 +89,12 @@ fn succeeded(rollout: i64) -> Action {
 /// Returns the recorded success of a rollout that continues because a cluster joined. It precedes the status that no
 /// longer reports the success: if the response to that status write was lost, the ledger does not have the success yet.
 /// Of two records, the first one counts.
-pub(super) fn resumed(report: &Report, before: &SyncGroupStatus, rollout: i64) -> Option<Action> {
+pub(super) fn resumed(report: &Report, before: &SyncGroupStatus, rollout: RolloutNumber) -> Option<Action> {
     (was_over(before, rollout) && !is_over(report)).then(|| succeeded(rollout))
 }
 
 /// Returns the success of a rollout that status reports for the first time.
-pub(super) fn succeeds(report: &Report, before: &SyncGroupStatus, rollout: i64) -> Option<Action> {
+pub(super) fn succeeds(report: &Report, before: &SyncGroupStatus, rollout: RolloutNumber) -> Option<Action> {
     (is_over(report) && !was_over(before, rollout)).then(|| succeeded(rollout))
 }
 
@@ -202,7 +203,7 @@ fn admissions(rolling: &Rolling, input: &PlanInput, plan: &Plan, now: Timestamp)
                 cluster: cluster.clone(),
                 entry: entry.clone(),
                 release: snapshot.digest.clone(),
-                rollout: rolling.rollout.id,
+                rollout: rolling.number(),
                 target: target.clone(),
                 revision: snapshot.revision(entry).to_owned(),
                 at: now,
@@ -228,7 +229,7 @@ fn removals(input: &PlanInput, plan: &Plan) -> Vec<Removal> {
             .map(|(name, sync)| (name.clone(), sync.depends_on.iter().cloned().collect()))
             .collect(),
     );
-    let removal = |name: String| {
+    let removal = |name: SyncName| {
         let sync = leaving.get(&name)?;
         Some(Removal {
             sync: name,

@@ -5,9 +5,10 @@ use std::collections::BTreeSet;
 use starling_api::SyncGroupStatus;
 
 use super::effect::Action;
+use crate::ids::{ReleaseDigest, RolloutNumber};
 
 /// Collects the releases that status does not name.
-pub(super) fn garbage(rollout: i64, status: &SyncGroupStatus) -> Action {
+pub(super) fn garbage(rollout: RolloutNumber, status: &SyncGroupStatus) -> Action {
     Action::CollectGarbage {
         rollout,
         named: named(status),
@@ -15,7 +16,7 @@ pub(super) fn garbage(rollout: i64, status: &SyncGroupStatus) -> Action {
 }
 
 /// Returns the releases that a status names: each may have to be admitted again.
-pub(super) fn named(status: &SyncGroupStatus) -> BTreeSet<String> {
+pub(super) fn named(status: &SyncGroupStatus) -> BTreeSet<ReleaseDigest> {
     let SyncGroupStatus {
         rollout,
         last_known_good,
@@ -29,12 +30,18 @@ pub(super) fn named(status: &SyncGroupStatus) -> BTreeSet<String> {
         problems: _,
         conditions: _,
         deletions: _,
+        held_deletions: _,
     } = status;
     let rolls = rollout.iter().map(|rollout| &rollout.release);
     let good = last_known_good.iter().map(|good| &good.release);
     let held = held_release.iter().map(|held| &held.release);
     let waiting = queue.iter().map(|waiting| &waiting.release);
-    rolls.chain(good).chain(held).chain(waiting).cloned().collect()
+    rolls
+        .chain(good)
+        .chain(held)
+        .chain(waiting)
+        .map(ReleaseDigest::from)
+        .collect()
 }
 
 #[cfg(test)]
@@ -62,7 +69,7 @@ mod tests {
             queue: vec![release("next"), release("last")],
             ..SyncGroupStatus::default()
         };
-        let expected = ["good", "held", "last", "next", "rolls"].map(str::to_owned);
+        let expected = ["good", "held", "last", "next", "rolls"].map(ReleaseDigest::from);
         assert_eq!(named(&status), expected.into());
         assert!(named(&SyncGroupStatus::default()).is_empty());
     }

@@ -12,6 +12,7 @@
 //!    release may be the fix.
 //! 4. A queued release loses its turn when a newer release starts or is rolled back ([`overtaken`]).
 
+use crate::ids::ReleaseDigest;
 use starling_api::{OnNewRevision, RollbackType};
 
 use crate::plan::{Direction, RolloutVerdict};
@@ -28,7 +29,7 @@ pub struct Candidates<'a> {
     /// The last release that succeeded on the whole group.
     pub known_good: Option<&'a str>,
     /// The request of an operator in the current rollout.
-    pub requested: Option<Request<'a>>,
+    pub requested: Option<RequestedRelease<'a>>,
     /// The policy for a newer release.
     pub on_new_revision: OnNewRevision,
     /// The type of a rollback.
@@ -50,7 +51,7 @@ pub struct Current<'a> {
 
 /// An operator's request for another release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Request<'a> {
+pub enum RequestedRelease<'a> {
     /// Roll back to this release; `None`: to the last known good one.
     RollBack(Option<&'a str>),
     /// Start the held release after all.
@@ -66,12 +67,12 @@ pub enum Next {
     /// Keep the current rollout and queue the offered release.
     Enqueue {
         /// The offered release.
-        release: String,
+        release: ReleaseDigest,
     },
     /// Start another rollout.
     Start {
         /// Its release.
-        release: String,
+        release: ReleaseDigest,
         /// Its direction.
         direction: Direction,
         /// The release that is held from now on.
@@ -135,15 +136,15 @@ fn by_itself(input: &Candidates<'_>) -> Next {
 }
 
 /// Returns the choice by the request of an operator; [`Next::Keep`] if it is fulfilled already.
-fn as_requested(input: &Candidates<'_>, request: Request<'_>) -> Next {
+fn as_requested(input: &Candidates<'_>, request: RequestedRelease<'_>) -> Next {
     let current = input.current.map(|current| current.release);
     match request {
-        Request::ResumeHeld => match input.held {
+        RequestedRelease::ResumeHeld => match input.held {
             Some(held) if held == input.offered && current != Some(held) => start(held, Cause::Requested),
             // The Sources offer a newer release, which needs no permission.
             _ => Next::Keep,
         },
-        Request::RollBack(to) => match to.or(input.known_good) {
+        RequestedRelease::RollBack(to) => match to.or(input.known_good) {
             None => Next::NothingToRollBackTo,
             Some(to) if current == Some(to) => Next::Keep,
             Some(to) => back(input, to, input.offered, Cause::Requested),
@@ -162,7 +163,7 @@ fn in_turn(input: &Candidates<'_>, over: bool, is_new: bool) -> Next {
         (true, Some(next)) => start(next, Cause::Offered),
         (true, None) if is_new => start(input.offered, Cause::Offered),
         (false, _) if is_new && !waits => Next::Enqueue {
-            release: input.offered.to_owned(),
+            release: input.offered.into(),
         },
         _ => Next::Keep,
     }
@@ -170,7 +171,7 @@ fn in_turn(input: &Candidates<'_>, over: bool, is_new: bool) -> Next {
 
 fn start(release: &str, cause: Cause) -> Next {
     Next::Start {
-        release: release.to_owned(),
+        release: release.into(),
         direction: Direction::Forward,
         hold: None,
         cause,
@@ -179,7 +180,7 @@ fn start(release: &str, cause: Cause) -> Next {
 
 fn back(input: &Candidates<'_>, to: &str, from: &str, cause: Cause) -> Next {
     Next::Start {
-        release: to.to_owned(),
+        release: to.into(),
         direction: match input.rollback {
             RollbackType::Staged => Direction::Back,
             RollbackType::Immediate => Direction::BackAtOnce,
@@ -240,7 +241,7 @@ mod tests {
         over: bool,
         held: Option<&'static str>,
         known_good: Option<&'static str>,
-        requested: Option<Request<'static>>,
+        requested: Option<RequestedRelease<'static>>,
         on_new_revision: OnNewRevision,
         queue: &'static [&'static str],
     }
@@ -406,7 +407,7 @@ mod tests {
     fn a_held_release_has_no_turn() {
         let mut case = case("r3", RolloutVerdict::InProgress, OnNewRevision::Queue);
         case.queue = &["r3"];
-        case.requested = Some(Request::RollBack(None));
+        case.requested = Some(RequestedRelease::RollBack(None));
         assert_eq!(case.next(), backward("r1", "r3", Cause::Requested));
         (case.current, case.held, case.requested) = ("r1", Some("r3"), None);
         for verdict in [
@@ -432,15 +433,15 @@ mod tests {
     #[test]
     fn operators_roll_back_and_release() {
         let mut case = case("r2", RolloutVerdict::InProgress, OnNewRevision::Replace);
-        case.requested = Some(Request::RollBack(None));
+        case.requested = Some(RequestedRelease::RollBack(None));
         assert_eq!(case.next(), backward("r1", "r2", Cause::Requested));
-        case.requested = Some(Request::RollBack(Some("r0")));
+        case.requested = Some(RequestedRelease::RollBack(Some("r0")));
         assert_eq!(case.next(), backward("r0", "r2", Cause::Requested));
-        case.requested = Some(Request::RollBack(Some("r2")));
+        case.requested = Some(RequestedRelease::RollBack(Some("r2")));
         assert_eq!(case.next(), Next::Keep);
-        (case.known_good, case.requested) = (None, Some(Request::RollBack(None)));
+        (case.known_good, case.requested) = (None, Some(RequestedRelease::RollBack(None)));
         assert_eq!(case.next(), Next::NothingToRollBackTo);
-        (case.current, case.held, case.requested) = ("r1", Some("r2"), Some(Request::ResumeHeld));
+        (case.current, case.held, case.requested) = ("r1", Some("r2"), Some(RequestedRelease::ResumeHeld));
         assert_eq!(case.next(), start("r2", Cause::Requested));
         case.offered = "r3";
         assert_eq!(case.next(), forward("r3"), "r3 starts without permission");
@@ -452,11 +453,11 @@ mod tests {
         let mut case = case("r3", RolloutVerdict::Succeeded, OnNewRevision::Replace);
         for (known_good, held, request) in [
             // The rollout to roll back has succeeded meanwhile.
-            (Some("r2"), None, Request::RollBack(None)),
-            (Some("r2"), None, Request::RollBack(Some("r2"))),
-            (None, None, Request::RollBack(None)),
-            (Some("r2"), None, Request::ResumeHeld),
-            (Some("r2"), Some("r1"), Request::ResumeHeld),
+            (Some("r2"), None, RequestedRelease::RollBack(None)),
+            (Some("r2"), None, RequestedRelease::RollBack(Some("r2"))),
+            (None, None, RequestedRelease::RollBack(None)),
+            (Some("r2"), None, RequestedRelease::ResumeHeld),
+            (Some("r2"), Some("r1"), RequestedRelease::ResumeHeld),
         ] {
             (case.known_good, case.held, case.requested) = (known_good, held, Some(request));
             case.offered = "r3";

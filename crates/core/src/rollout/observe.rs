@@ -1,19 +1,20 @@
 //! The input of the machine, and its interface to the runner.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::Timestamp;
 use starling_api::conditions::ConditionUpdate;
 use starling_api::{
-    GroupIdentity, OnNewRevision, RollbackType, RolloutStatus, StageStatus, SyncGroupStatus,
-    UnselectedClusters,
+    GroupDeletionHold, GroupIdentity, OnNewRevision, RollbackType, RolloutStatus, StageStatus,
+    SyncGroupStatus, UnselectedClusters,
 };
 
 use super::effect::{AdmissionRef, Epoch};
 use super::operator::OperatorActions;
 use super::snapshot::ReleaseSnapshot;
 use crate::clock_jumps::ClockJumps;
+use crate::ids::{ClusterName, ReleaseDigest, RolloutNumber, SyncName};
 use crate::journal::Recorder;
 use crate::plan::{AdmittedRelease, ClusterView, LeavingSync, PlanInput, ReadStrategy, StageRecord};
 
@@ -31,36 +32,36 @@ pub struct Known<'a> {
 /// Stored releases that were loaded because the machine needs them ([`Need`]).
 #[derive(Clone, Debug, Default)]
 pub struct Loaded {
-    releases: BTreeMap<String, Option<Arc<ReleaseSnapshot>>>,
-    revisions: BTreeMap<String, Option<String>>,
+    releases: BTreeMap<ReleaseDigest, Option<Arc<ReleaseSnapshot>>>,
+    revisions: BTreeMap<String, Option<ReleaseDigest>>,
 }
 
 /// An input that the machine needs before it can step. The runner loads it and steps again from the start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Need {
     /// The stored release of this digest.
-    Release(String),
+    Release(ReleaseDigest),
     /// The digest of the newest stored release in which an entry has this revision.
     Revision(String),
 }
 
 impl Loaded {
     /// Adds the release of a digest; `None`: it is not stored, or its content does not match the digest.
-    pub fn take_release(&mut self, digest: String, found: Option<Arc<ReleaseSnapshot>>) {
+    pub fn take_release(&mut self, digest: ReleaseDigest, found: Option<Arc<ReleaseSnapshot>>) {
         self.releases.insert(digest, found);
     }
 
     /// Adds the digest of the release that a revision stands for; `None`: no stored release has it.
-    pub fn take_revision(&mut self, revision: String, found: Option<String>) {
+    pub fn take_revision(&mut self, revision: String, found: Option<ReleaseDigest>) {
         self.revisions.insert(revision, found);
     }
 
     pub(super) fn release(&self, digest: &str) -> Result<Option<Arc<ReleaseSnapshot>>, Need> {
         let found = self.releases.get(digest).cloned();
-        found.ok_or_else(|| Need::Release(digest.to_owned()))
+        found.ok_or_else(|| Need::Release(digest.into()))
     }
 
-    pub(super) fn revision(&self, revision: &str) -> Result<Option<String>, Need> {
+    pub(super) fn revision(&self, revision: &str) -> Result<Option<ReleaseDigest>, Need> {
         let found = self.revisions.get(revision).cloned();
         found.ok_or_else(|| Need::Revision(revision.to_owned()))
     }
@@ -70,7 +71,7 @@ impl Loaded {
 #[derive(Clone, Debug)]
 pub struct Offer {
     /// The digest of the offered release.
-    pub release: String,
+    pub release: ReleaseDigest,
     /// The offered release; `None`: the current release is offered, while another one settles.
     pub snapshot: Option<Arc<ReleaseSnapshot>>,
     /// The time at which the changes so far form a new release.
@@ -152,6 +153,12 @@ impl Rolling {
         }
     }
 
+    /// Returns the number of the rollout.
+    #[must_use]
+    pub fn number(&self) -> RolloutNumber {
+        RolloutNumber::of(&self.rollout)
+    }
+
     /// Returns the start time. Without one in status, it is the beginning of time, so that no jitter is waited for
     /// twice.
     #[must_use]
@@ -166,25 +173,31 @@ pub trait Observations {
     fn operator_actions(&self, rollout: &RolloutStatus) -> OperatorActions;
 
     /// Adds the results of gates that status does not have yet to the records of the stages.
-    fn gate_results(&self, rollout: i64, stages: &mut BTreeMap<String, StageRecord>);
+    fn gate_results(&self, rollout: RolloutNumber, stages: &mut BTreeMap<String, StageRecord>);
 
     /// Adds the message of the last evaluation of each open gate to the stages of status.
-    fn gate_messages(&self, rollout: i64, stages: &mut [StageStatus]);
+    fn gate_messages(&self, rollout: RolloutNumber, stages: &mut [StageStatus]);
 
     /// Returns the release digest of a rollout, if it was computed since the last status write.
-    fn release_digest(&self, rollout: i64) -> Option<String>;
+    fn release_digest(&self, rollout: RolloutNumber) -> Option<String>;
 
     /// Whether a release is known to be stored. `false` costs one request: the release is stored again.
     fn is_stored(&self, release: &str) -> bool;
 
     /// Returns the selected clusters, with the targets of `rolling`. The machine returns them ([`Self::give_back`]).
-    fn clusters(&mut self, rolling: &Rolling) -> BTreeMap<String, ClusterView>;
+    fn clusters(&mut self, rolling: &Rolling) -> BTreeMap<ClusterName, ClusterView>;
 
     /// Takes back the clusters that [`Self::clusters`] lent.
-    fn give_back(&mut self, clusters: BTreeMap<String, ClusterView>);
+    fn give_back(&mut self, clusters: BTreeMap<ClusterName, ClusterView>);
 
     /// Returns the Syncs that the group no longer wants in the rollout `rolling`, by name.
-    fn leaving(&self, rolling: &Rolling) -> BTreeMap<String, LeavingSync>;
+    fn leaving(&self, rolling: &Rolling) -> BTreeMap<SyncName, LeavingSync>;
+
+    /// Returns the names of the Syncs of entries that `rolling` lacks and that are in the group again.
+    fn returned(&self, rolling: &Rolling) -> BTreeSet<SyncName> {
+        let _ = rolling;
+        BTreeSet::new()
+    }
 
     /// Reports whether a person approved the removal of the entries that an automatic rollback lacks, by its digest.
     fn approves_removals(&self, digest: &str) -> bool {
@@ -197,6 +210,19 @@ pub trait Observations {
 
     /// Whether this process has settled an admission.
     fn is_settled(&self, admission: &AdmissionRef) -> bool;
+
+    /// Reports whether an operator action or approval lacks the mark of the rollout that it counts for, or a Sync the
+    /// owner reference to the group: what a restore to another API server would lose.
+    fn awaits_marks(&self, status: &SyncGroupStatus) -> bool {
+        let _ = status;
+        false
+    }
+
+    /// Returns the deletions of the group that wait for an approval.
+    fn held_deletions(&self, input: &PlanInput) -> Vec<GroupDeletionHold> {
+        let _ = input;
+        Vec::new()
+    }
 
     /// Returns the conditions of the group other than those of its rollout.
     fn conditions(&self, input: &PlanInput) -> Vec<ConditionUpdate>;

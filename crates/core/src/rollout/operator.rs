@@ -6,23 +6,24 @@
 use jiff::Timestamp;
 use kube_core::ResourceExt;
 use starling_api::{
-    ActionType, COUNTS_FOR, COUNTS_FOR_NONE, FIRST_CREATED_AT, RolloutAction, RolloutApproval,
+    ActionType, COUNTS_FOR, COUNTS_FOR_NONE, FIRST_CREATED_AT, RolloutAction, RolloutApproval, UNVERIFIED_BY,
 };
 use std::collections::BTreeMap;
 
+use crate::ids::{ClusterName, RolloutNumber};
 use crate::plan::{Attribution, OperatorInput, Retry};
 use crate::resource_version::Numbered;
 
 /// The rollout that actions and approvals must name.
 #[derive(Clone, Copy, Debug)]
-pub struct Subject<'a> {
+pub struct RolloutSubject<'a> {
     /// Name of the SyncGroup.
     pub group: &'a str,
     /// The creation time of the group ([`crate::identity::created_at`]). Its rollouts are numbered from 1, so an older
     /// action belongs to a former group of that name.
     pub since: Timestamp,
     /// `status.rollout.id`.
-    pub rollout: i64,
+    pub rollout: RolloutNumber,
     /// `status.rollout.startTime`. A group that was set back uses numbers again; no two rollouts start at one time.
     pub started_at: &'a str,
     /// The release digest; `None`: it is not known yet, so no approval is valid.
@@ -54,14 +55,16 @@ pub struct RollbackRequest {
 /// Folds actions and approvals into the input of the machine.
 #[must_use]
 pub fn operator_actions<'a>(
-    of: Subject<'_>,
+    of: RolloutSubject<'_>,
     actions: impl IntoIterator<Item = &'a RolloutAction>,
     approvals: impl IntoIterator<Item = &'a RolloutApproval>,
 ) -> OperatorActions {
     let mut requested = OperatorActions::default();
     let actions = actions
         .into_iter()
-        .filter(|action| action.spec.group == of.group && action.spec.rollout == of.rollout)
+        .filter(|action| {
+            action.spec.group == of.group && RolloutNumber::new(action.spec.rollout) == of.rollout
+        })
         .filter(|action| counts_for(of, *action))
         .filter(|action| action.metadata.deletion_timestamp.is_none());
     for action in in_order(actions) {
@@ -72,7 +75,7 @@ pub fn operator_actions<'a>(
         // Of several approvals, the first one counts: it opened the gate.
         let stage = requested.approvals.entry(approval.spec.stage.clone());
         stage.or_insert_with(|| Attribution {
-            by: approval.spec.by.clone(),
+            by: attributed(&approval.spec.by, approval),
             reason: approval.spec.reason.clone(),
             at: at(approval),
         });
@@ -82,9 +85,9 @@ pub fn operator_actions<'a>(
 
 /// Whether an approval is for this release in this rollout. A newer release or rollout makes it void.
 #[must_use]
-pub fn is_valid(of: Subject<'_>, approval: &RolloutApproval) -> bool {
+pub fn is_valid(of: RolloutSubject<'_>, approval: &RolloutApproval) -> bool {
     approval.spec.group == of.group
-        && approval.spec.rollout == of.rollout
+        && RolloutNumber::new(approval.spec.rollout) == of.rollout
         && counts_for(of, approval)
         && of.digest == Some(approval.spec.release_digest.as_str())
         && approval.metadata.deletion_timestamp.is_none()
@@ -92,7 +95,7 @@ pub fn is_valid(of: Subject<'_>, approval: &RolloutApproval) -> bool {
 
 /// Whether an object of this group and number was written for this rollout. Once the controller has marked the object,
 /// the mark decides; until then its creation time does.
-fn counts_for<K: kube_core::Resource>(of: Subject<'_>, object: &K) -> bool {
+fn counts_for<K: kube_core::Resource>(of: RolloutSubject<'_>, object: &K) -> bool {
     match object.annotations().get(COUNTS_FOR) {
         Some(started_at) => started_at == of.started_at,
         None => at(object) >= of.since,
@@ -104,8 +107,8 @@ fn counts_for<K: kube_core::Resource>(of: Subject<'_>, object: &K) -> bool {
 /// API server, and the numbers of rollouts may begin again; the marks do not change.
 #[must_use]
 pub fn marks<K: kube_core::Resource>(
-    of: Subject<'_>,
-    rollout: i64,
+    of: RolloutSubject<'_>,
+    rollout: RolloutNumber,
     object: &K,
 ) -> Option<BTreeMap<String, String>> {
     if rollout > of.rollout || of.started_at.is_empty() || object.annotations().contains_key(COUNTS_FOR) {
@@ -130,6 +133,17 @@ pub fn at<K: kube_core::Resource>(object: &K) -> Timestamp {
         .unwrap_or_else(|| made.map_or(Timestamp::UNIX_EPOCH, |time| time.0))
 }
 
+/// Returns the user who created an object, as far as that is known. `spec.by` is what an admission policy has verified,
+/// or what anybody wrote.
+#[must_use]
+pub fn attributed<K: kube_core::Resource>(by: &str, object: &K) -> String {
+    if object.annotations().contains_key(UNVERIFIED_BY) {
+        format!("{by} (unverified)")
+    } else {
+        by.to_owned()
+    }
+}
+
 /// Sorts objects by creation. API servers date objects in whole seconds. Of two objects of one second, the later one
 /// has the higher resource version. If the versions cannot be ordered, the names decide, so that every pass decides the
 /// same.
@@ -152,7 +166,7 @@ impl OperatorActions {
     fn take(&mut self, action: &RolloutAction) {
         let spec = &action.spec;
         let attribution = Attribution {
-            by: spec.by.clone(),
+            by: attributed(&spec.by, action),
             reason: spec.reason.clone(),
             at: at(action),
         };
@@ -162,13 +176,13 @@ impl OperatorActions {
             ActionType::Resume => input.paused = None,
             ActionType::Abort => input.aborted = Some(attribution),
             ActionType::Retry => input.retries.push(Retry {
-                cluster: spec.cluster.clone(),
+                cluster: spec.cluster.as_ref().map(ClusterName::from),
                 stage: spec.stage.clone(),
                 attribution,
             }),
             ActionType::Skip => match (&spec.cluster, &spec.stage) {
                 (Some(cluster), _) => {
-                    input.skipped.insert(cluster.clone(), attribution);
+                    input.skipped.insert(cluster.into(), attribution);
                 }
                 (None, Some(stage)) => {
                     input.skipped_stages.insert(stage.clone(), attribution);
@@ -198,10 +212,10 @@ mod tests {
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
     use starling_api::{RolloutActionSpec, RolloutApprovalSpec};
 
-    const SUBJECT: Subject<'_> = Subject {
+    const SUBJECT: RolloutSubject<'_> = RolloutSubject {
         group: "shop",
         since: Timestamp::UNIX_EPOCH,
-        rollout: 7,
+        rollout: RolloutNumber::new(7),
         started_at: "2026-01-01T00:00:00.5Z",
         digest: Some("sha256:a"),
     };
@@ -277,7 +291,7 @@ mod tests {
             approval(5, 7, "sha256:a"),
         );
         for (since, counts) in [(4, true), (5, true), (6, false)] {
-            let of = Subject {
+            let of = RolloutSubject {
                 since: t(since),
                 ..SUBJECT
             };
@@ -287,8 +301,8 @@ mod tests {
         }
     }
 
-    fn marked(mut action: RolloutAction, of: Subject<'_>) -> RolloutAction {
-        let marks = marks(of, action.spec.rollout, &action).unwrap();
+    fn marked(mut action: RolloutAction, of: RolloutSubject<'_>) -> RolloutAction {
+        let marks = marks(of, RolloutNumber::new(action.spec.rollout), &action).unwrap();
         action.metadata.annotations = Some(marks);
         action
     }
@@ -306,7 +320,7 @@ mod tests {
             marked(action(7, ActionType::Retry, Some("eu-8"), None), SUBJECT),
             102,
         );
-        let of = Subject {
+        let of = RolloutSubject {
             since: t(110),
             ..SUBJECT
         };
@@ -325,8 +339,8 @@ mod tests {
     fn actions_for_another_rollout_of_this_number_have_no_effect() {
         let pause = marked(action(5, ActionType::Pause, None, None), SUBJECT);
         let mut good = approval(5, 7, "sha256:a");
-        good.metadata.annotations = marks(SUBJECT, 7, &good);
-        let again = Subject {
+        good.metadata.annotations = marks(SUBJECT, SUBJECT.rollout, &good);
+        let again = RolloutSubject {
             started_at: "2026-01-02T00:00:00.5Z",
             ..SUBJECT
         };
@@ -346,7 +360,7 @@ mod tests {
     /// Without the mark, a restore would make an action of a former group younger than the group.
     #[test]
     fn what_does_not_count_is_marked_too() {
-        let of = Subject {
+        let of = RolloutSubject {
             since: t(6),
             ..SUBJECT
         };
@@ -360,12 +374,19 @@ mod tests {
         }
         let mut coming = action(7, ActionType::Pause, None, None);
         coming.spec.rollout = 8;
-        assert_eq!(marks(of, 8, &coming), None, "its rollout has not started");
-        let none = Subject {
+        assert_eq!(
+            marks(of, RolloutNumber::new(8), &coming),
+            None,
+            "its rollout has not started"
+        );
+        let none = RolloutSubject {
             started_at: "",
             ..SUBJECT
         };
-        assert_eq!(marks(none, 7, &action(7, ActionType::Pause, None, None)), None);
+        assert_eq!(
+            marks(none, none.rollout, &action(7, ActionType::Pause, None, None)),
+            None
+        );
     }
 
     #[test]
@@ -419,8 +440,9 @@ mod tests {
             action(7, ActionType::Release, None, None),
         ];
         let requested = operator_actions(SUBJECT, &actions, []);
+        let skipped: Vec<_> = requested.input.skipped.keys().collect();
+        assert_eq!(skipped, ["eu-7"]);
         let keys = |by_name: &BTreeMap<String, Attribution>| by_name.keys().cloned().collect::<Vec<_>>();
-        assert_eq!(keys(&requested.input.skipped), ["eu-7"]);
         assert_eq!(keys(&requested.input.skipped_stages), ["eu"]);
         assert_eq!(keys(&requested.input.promoted), ["canary"]);
         assert_eq!(requested.input.aborted.unwrap().at, t(4));
@@ -463,7 +485,7 @@ mod tests {
         }
         assert!(
             !is_valid(
-                Subject {
+                RolloutSubject {
                     digest: None,
                     ..SUBJECT
                 },

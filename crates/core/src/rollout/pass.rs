@@ -13,6 +13,7 @@ use super::planned::{InStatus, Planned};
 use super::snapshot::ReleaseSnapshot;
 use super::transition::{Blocked, StepError, Transition};
 use crate::digest;
+use crate::ids::{RolloutNumber, SyncName};
 use crate::plan::{LeavingCause, LeavingSync, Plan, PlanInput, RolloutView, plan, record};
 
 /// One pass of the machine.
@@ -28,7 +29,7 @@ impl Pass<'_, '_> {
         let Some(mut rollout) = status.rollout.clone() else {
             return Ok(InStatus::None);
         };
-        if let Some(digest) = self.observed.release_digest(rollout.id) {
+        if let Some(digest) = self.observed.release_digest(RolloutNumber::of(&rollout)) {
             rollout.release_digest = digest;
         }
         let actions = self.observed.operator_actions(&rollout);
@@ -54,13 +55,13 @@ impl Pass<'_, '_> {
     fn input(&mut self, rolling: &Rolling, actions: &OperatorActions) -> PlanInput {
         let facts = self.facts;
         let mut stages = record::recorded(&rolling.rollout);
-        self.observed.gate_results(rolling.rollout.id, &mut stages);
+        self.observed.gate_results(rolling.number(), &mut stages);
         PlanInput {
             now: facts.now,
             clock_jumps: facts.clock_jumps.clone(),
             strategy: facts.strategy.strategy.clone(),
             rollout: RolloutView {
-                release: rolling.rollout.release.clone(),
+                release: rolling.rollout.release.clone().into(),
                 direction: rolling.rollout.direction.into(),
                 started_at: rolling.started_at(),
                 stages: without_retried(stages, &actions.input.retries, facts.now),
@@ -70,18 +71,22 @@ impl Pass<'_, '_> {
             suspended: facts.suspended,
             membership_held: facts.membership_held,
             leaving: self.leaving(rolling),
+            returned: self.observed.returned(rolling),
             clusters: self.observed.clusters(rolling),
         }
     }
 
     /// Returns the Syncs that leave. An automatic rollback to a release without an entry takes away what nobody asked
     /// it to: these removals wait for a person.
-    fn leaving(&self, rolling: &Rolling) -> BTreeMap<String, LeavingSync> {
+    fn leaving(&self, rolling: &Rolling) -> BTreeMap<SyncName, LeavingSync> {
         let mut leaving = self.observed.leaving(rolling);
         if !rolling.rollout.automatic {
             return leaving;
         }
-        let digest = removal_digest(&rolling.rollout);
+        let digest = removal_digest(
+            self.facts.identity.map_or("", |group| &group.id),
+            &rolling.rollout,
+        );
         if self.observed.approves_removals(&digest) {
             return leaving;
         }
@@ -138,7 +143,7 @@ impl Pass<'_, '_> {
 
     pub(super) fn journal(
         &self,
-        rollout: i64,
+        rollout: RolloutNumber,
         input: &PlanInput,
         plan: &Plan,
     ) -> Result<Option<Action>, StepError> {
@@ -169,10 +174,17 @@ impl Pass<'_, '_> {
     }
 }
 
-/// Returns the digest that approves the removal of the entries that an automatic rollback lacks: of this rollout. Its
-/// number may be used again after the management cluster was set back; no two rollouts start at one time.
-pub(super) fn removal_digest(rollout: &RolloutStatus) -> String {
-    digest::of(&("removals", rollout.id, &rollout.start_time, &rollout.release))
+/// Returns the digest that approves the removal of the entries that an automatic rollback lacks: of this rollout of
+/// this group. Its number may be used again after the management cluster was set back; no two rollouts start at one
+/// time.
+pub(super) fn removal_digest(group: &str, rollout: &RolloutStatus) -> String {
+    digest::of(&(
+        "removals",
+        group,
+        rollout.id,
+        &rollout.start_time,
+        &rollout.release,
+    ))
 }
 
 #[cfg(test)]
@@ -188,8 +200,9 @@ mod tests {
             start_time: start_time.into(),
             ..RolloutStatus::default()
         };
-        let first = removal_digest(&rollout("2026-07-01T08:00:00Z"));
-        assert_eq!(first, removal_digest(&rollout("2026-07-01T08:00:00Z")));
-        assert_ne!(first, removal_digest(&rollout("2026-07-02T08:00:00Z")));
+        let first = removal_digest("shop", &rollout("2026-07-01T08:00:00Z"));
+        assert_eq!(first, removal_digest("shop", &rollout("2026-07-01T08:00:00Z")));
+        assert_ne!(first, removal_digest("shop", &rollout("2026-07-02T08:00:00Z")));
+        assert_ne!(first, removal_digest("web", &rollout("2026-07-01T08:00:00Z")));
     }
 }

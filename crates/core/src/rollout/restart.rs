@@ -6,14 +6,15 @@ use starling_api::SyncGroupStatus;
 
 use super::effect::Outcome;
 use super::status::has_succeeded;
+use crate::ids::RolloutNumber;
 
 /// Returns the outcome of a rollout that the ledger has open; `None`: the rollout is in progress, or an intent that
 /// status never reached, whose number the next rollout takes.
 ///
 /// `recorded`: the outcome by the intent of the next rollout, if there is one.
 #[must_use]
-pub fn ended(rollout: i64, status: &SyncGroupStatus, recorded: Option<Outcome>) -> Option<Outcome> {
-    let current = status.rollout.as_ref()?.id;
+pub fn ended(rollout: RolloutNumber, status: &SyncGroupStatus, recorded: Option<Outcome>) -> Option<Outcome> {
+    let current = RolloutNumber::of(status.rollout.as_ref()?);
     match rollout.cmp(&current) {
         Ordering::Less => Some(recorded.unwrap_or(Outcome::Superseded)),
         Ordering::Equal => has_succeeded(status).then_some(Outcome::Succeeded),
@@ -35,7 +36,10 @@ mod tests {
             }))
             .unwrap()
         };
-        assert_eq!(ended(7, &SyncGroupStatus::default(), None), None);
+        assert_eq!(
+            ended(RolloutNumber::new(7), &SyncGroupStatus::default(), None),
+            None
+        );
         for (rollout, current, recorded, expected) in [
             (7, (7, true), None, Some(Succeeded)),
             (7, (7, false), None, None),
@@ -47,7 +51,7 @@ mod tests {
             (8, (7, true), None, None),
         ] {
             assert_eq!(
-                ended(rollout, &status(current), recorded),
+                ended(RolloutNumber::new(rollout), &status(current), recorded),
                 expected,
                 "{rollout} {current:?} {recorded:?}"
             );

@@ -1,5 +1,6 @@
 //! Release snapshots: the revision and the template of every entry.
 
+use crate::ids::ReleaseDigest;
 use serde::{Deserialize, Serialize};
 use starling_api::{EntryRevision, SyncEntry};
 
@@ -9,7 +10,7 @@ use crate::target::{self, ReleaseEntry};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ReleaseSnapshot {
     /// The digest of the release.
-    pub digest: String,
+    pub digest: ReleaseDigest,
     /// The revision of each entry.
     pub revisions: Vec<EntryRevision>,
     /// The entries.

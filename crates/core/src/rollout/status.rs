@@ -5,7 +5,8 @@ use starling_api::conditions::{
     self, ConditionStatus, ConditionUpdate, MESSAGE_LIMIT, PROGRESSING, READY, cut,
 };
 use starling_api::{
-    Blocker, ClusterCounts, ClusterProblem, ReleaseStatus, RolloutPhase, RolloutStatus, SyncGroupStatus,
+    Blocker, ClusterCounts, ClusterProblem, GroupDeletionHold, ReleaseStatus, RolloutPhase, RolloutStatus,
+    SyncGroupStatus,
 };
 
 use super::observe::{Facts, PassFacts};
@@ -21,6 +22,8 @@ pub(super) struct Parts<'a> {
     pub(super) report: &'a Report,
     /// Conditions other than those of the rollout.
     pub(super) conditions: Vec<ConditionUpdate>,
+    /// Deletions that wait for an approval.
+    pub(super) held_deletions: Vec<GroupDeletionHold>,
 }
 
 /// Returns the status after a plan.
@@ -30,6 +33,7 @@ pub(super) fn status(before: &SyncGroupStatus, parts: Parts<'_>, facts: &Facts<'
         plan,
         report,
         conditions: more,
+        held_deletions,
     } = parts;
     let now = facts.now;
     let mut rollout = rollout.clone();
@@ -56,6 +60,7 @@ pub(super) fn status(before: &SyncGroupStatus, parts: Parts<'_>, facts: &Facts<'
         queue: before.queue.clone(),
         unselected: facts.unselected.to_vec(),
         deletions: before.deletions.clone(),
+        held_deletions,
         problems: problems(&before.problems, report, now),
     }
 }
@@ -208,7 +213,7 @@ fn problems(before: &[ClusterProblem], report: &Report, now: Timestamp) -> Vec<C
                 .map(|at| at.to_string())
                 .or_else(|| known.map(|known| known.since.clone()));
             ClusterProblem {
-                cluster: problem.cluster.clone(),
+                cluster: problem.cluster.to_string(),
                 reason: problem.reason.clone(),
                 message: cut(&problem.message, MESSAGE_LIMIT),
                 since: since.unwrap_or_else(|| now.to_string()),

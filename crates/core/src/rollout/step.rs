@@ -18,7 +18,8 @@ use super::pass::Pass;
 use super::planned::{InStatus, Planned};
 use super::status::{self, Parts};
 use super::transition::{Began, Blocked, Decided, PlannerInput, Preview, StepError, Transition};
-use crate::plan::{Blocker, Direction, Report};
+use crate::ids::RolloutNumber;
+use crate::plan::{Direction, Report, StartBlocker};
 
 /// Returns the input of the planner, without a decision about another rollout.
 ///
@@ -94,7 +95,12 @@ pub fn step(
         observed,
     };
     let in_status = pass.in_status(known.status)?;
-    pass.proceed(in_status)
+    let mut transition = pass.proceed(in_status)?;
+    // The marks name the rollout that status has had so far; the actions of a rollout that begins now are marked next.
+    if pass.observed.awaits_marks(known.status) {
+        transition.effects.extend(pass.effects([Action::WriteMarks]));
+    }
+    Ok(transition)
 }
 
 /// The effects around a plan that stays in force.
@@ -236,7 +242,7 @@ impl Pass<'_, '_> {
         };
         begin::enqueue(&mut planned.status, &offered);
         let store = Action::StoreRelease {
-            rollout: planned.rolling.rollout.id,
+            rollout: planned.rolling.number(),
             snapshot: offered.clone(),
         };
         let prelude = Prelude {
@@ -246,7 +252,7 @@ impl Pass<'_, '_> {
             ..Prelude::default()
         };
         let mut transition = self.finish(*planned, prelude)?;
-        transition.queued = Some(offered.digest.clone());
+        transition.queued = Some(offered.digest.to_string());
         Ok(transition)
     }
 
@@ -259,11 +265,11 @@ impl Pass<'_, '_> {
         beginning: Beginning,
     ) -> Result<Transition, StepError> {
         let (previous, direction, cause) = (beginning.previous, beginning.direction, beginning.cause);
-        let left_id = status.rollout.as_ref().map(|left| left.id);
+        let left_id = status.rollout.as_ref().map(RolloutNumber::of);
         let (begun, rollout, mut before) = beginning.begin(status, self.facts);
         // A held release may never have rolled out, and a release that status names must be stored.
         let held = begun.held_release.as_ref();
-        before.extend(held.and_then(|held| self.store_offered(&held.release, rollout.id)));
+        before.extend(held.and_then(|held| self.store_offered(&held.release, RolloutNumber::of(&rollout))));
         // The inputs of the new plan are requested before the observations are given back.
         if let Err(need) = self.known_good(&begun, &rollout.release) {
             return Err(self.needs(need, in_status));
@@ -277,7 +283,7 @@ impl Pass<'_, '_> {
                 let Planned {
                     rolling, input, plan, ..
                 } = *planned;
-                actions.extend(self.journal(rolling.rollout.id, &input, &plan)?);
+                actions.extend(self.journal(rolling.number(), &input, &plan)?);
                 self.observed.give_back(input.clusters);
                 Some(Box::new(plan))
             }
@@ -285,8 +291,8 @@ impl Pass<'_, '_> {
         };
         actions.extend(before);
         let began = Began {
-            rollout: rollout.id,
-            release: rollout.release.clone(),
+            rollout: RolloutNumber::of(&rollout),
+            release: rollout.release.clone().into(),
             direction,
             cause,
         };
@@ -315,7 +321,7 @@ impl Pass<'_, '_> {
             }
             InStatus::None | InStatus::Lost(_) => self.written(begun, actions, ended),
         };
-        let more = garbage(rollout.id, &transition.status);
+        let more = garbage(RolloutNumber::of(&rollout), &transition.status);
         transition.effects.extend(self.effects([more]));
         transition.left = left;
         transition.began = Some(began);
@@ -342,9 +348,9 @@ impl Pass<'_, '_> {
             ended,
             stuck,
         } = prelude;
-        let (known, facts, id) = (self.known.status, self.facts, planned.rolling.rollout.id);
+        let (known, facts, id) = (self.known.status, self.facts, planned.rolling.number());
         let mut report = planned.plan.report(&planned.input);
-        report.blocked_by.extend(stuck.as_ref().map(|stuck| Blocker {
+        report.blocked_by.extend(stuck.as_ref().map(|stuck| StartBlocker {
             reason: stuck.reason,
             message: stuck.message.clone(),
             recheck_at: None,
@@ -409,12 +415,12 @@ impl Pass<'_, '_> {
         let is_stored_now = before.iter().any(
             |action| matches!(action, Action::StoreRelease { snapshot, .. } if snapshot.digest == *digest),
         );
-        let store = || self.store_offered(digest, rolling.rollout.id);
+        let store = || self.store_offered(digest, rolling.number());
         (!is_stored_now).then(store).flatten()
     }
 
     /// Stores an offered release that is not stored.
-    fn store_offered(&self, digest: &str, rollout: i64) -> Option<Action> {
+    fn store_offered(&self, digest: &str, rollout: RolloutNumber) -> Option<Action> {
         let offered = self.facts.offer.snapshot.as_ref()?;
         (offered.digest == digest && !self.observed.is_stored(digest)).then(|| Action::StoreRelease {
             rollout,
@@ -429,10 +435,12 @@ impl Pass<'_, '_> {
             plan: &planned.plan,
             report,
             conditions: self.observed.conditions(&planned.input),
+            held_deletions: self.observed.held_deletions(&planned.input),
         };
         let mut after = status::status(&planned.status, parts, self.facts);
         if let Some(rollout) = &mut after.rollout {
-            self.observed.gate_messages(rollout.id, &mut rollout.stages);
+            self.observed
+                .gate_messages(RolloutNumber::of(rollout), &mut rollout.stages);
         }
         after
     }

@@ -8,6 +8,7 @@ use starling_api::SyncGroupStatus;
 use super::effect::Effect;
 use super::next::Cause;
 use super::observe::{Need, Rolling};
+use crate::ids::{ReleaseDigest, RolloutNumber};
 use crate::plan::{Direction, Plan, PlanInput};
 
 /// Why the machine cannot step.
@@ -68,9 +69,9 @@ pub struct Decided {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Began {
     /// `status.rollout.id`.
-    pub rollout: i64,
+    pub rollout: RolloutNumber,
     /// Digest of its release.
-    pub release: String,
+    pub release: ReleaseDigest,
     /// Its direction.
     pub direction: Direction,
     /// The cause.

@@ -48,7 +48,8 @@ pub(crate) fn carry_out(model: &mut impl Model, transition: &mut Transition) -> 
             | Action::SettleAdmission { .. }
             | Action::RecordAdmissions(_)
             | Action::CollectGarbage { .. }
-            | Action::DigestRelease => {}
+            | Action::DigestRelease
+            | Action::WriteMarks => {}
         }
     }
     again
@@ -91,7 +92,7 @@ impl Model for World {
     }
 
     fn admit(&mut self, admission: &Admission) {
-        if let Some(member) = self.members.get_mut(&admission.cluster) {
+        if let Some(member) = self.members.get_mut(admission.cluster.as_str()) {
             member.observed = Some(admitted(admission));
             member.live(self.now);
         }
@@ -106,7 +107,7 @@ mod tests {
     use std::collections::BTreeMap;
     use std::time::Duration;
 
-    use super::super::{Happened, Member};
+    use super::super::{Happened, SimulatedMember};
     use super::*;
     use crate::plan::{Direction, ReadStrategy};
     use crate::rollout::next::Cause;
@@ -118,7 +119,7 @@ mod tests {
     fn a_request_that_the_machine_defers_is_served_in_the_next_pass() {
         let strategy = serde_json::json!({"maxFailures": 0, "onFailure": "Rollback"});
         let strategy = ReadStrategy::new(&serde_json::from_value(strategy).unwrap()).unwrap();
-        let mut member = Member::new("a", BTreeMap::new(), Duration::from_secs(60));
+        let mut member = SimulatedMember::new("a", BTreeMap::new(), Duration::from_secs(60));
         member.fates.insert("v2".into(), Fate::Fails);
         member.fates.insert("v1".into(), Fate::Hangs);
         let begin = "2026-11-21T12:00:00Z".parse().unwrap();

@@ -27,13 +27,13 @@ pub struct Assumptions {
 /// The forecast of a rollout.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Forecast {
+pub struct RolloutForecast {
     /// Time at which the rollout starts.
     pub started: Timestamp,
     /// Time at which nothing changes any more.
     pub ended: Timestamp,
     /// The outcome.
-    pub end: End,
+    pub end: RolloutEnd,
     /// The stages, in order.
     pub stages: Vec<StageForecast>,
     /// All clusters.
@@ -51,7 +51,7 @@ pub struct Forecast {
 /// The outcome of a rollout.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "outcome", content = "message")]
-pub enum End {
+pub enum RolloutEnd {
     /// Every stage has passed.
     Succeeded,
     /// Nothing more starts until an operator acts.
@@ -90,14 +90,14 @@ struct ReleaseProgress {
 impl World {
     /// Runs the offered release through the fleet and returns what happens.
     #[must_use]
-    pub fn forecast(mut self, assumptions: Assumptions) -> Forecast {
+    pub fn forecast(mut self, assumptions: Assumptions) -> RolloutForecast {
         let (started, offered) = (self.now, self.offered.clone());
         let limit = started.checked_add(assumptions.limit).unwrap_or(Timestamp::MAX);
         let mut progress = ReleaseProgress::default();
         let end = loop {
             self.settle();
             let Some(plan) = self.plan() else {
-                break End::Waits("there is no release".to_owned());
+                break RolloutEnd::Waits("there is no release".to_owned());
             };
             let forward = self.rolls_forward(&offered);
             if forward {
@@ -108,29 +108,29 @@ impl World {
                 continue;
             }
             match (&plan.verdict, forward) {
-                (RolloutVerdict::Succeeded, true) => break End::Succeeded,
+                (RolloutVerdict::Succeeded, true) => break RolloutEnd::Succeeded,
                 (RolloutVerdict::Succeeded, false) => {
                     let Some(stopped) = self.stopped.take() else {
-                        break End::RolledBack(String::new());
+                        break RolloutEnd::RolledBack(String::new());
                     };
                     (progress.updated, progress.failed) = (stopped.done, stopped.failed);
-                    break End::RolledBack(self.stop_text(&stopped.why));
+                    break RolloutEnd::RolledBack(self.stop_text(&stopped.why));
                 }
                 (RolloutVerdict::Stopped(stop) | RolloutVerdict::RollBack(stop), _) => {
-                    break End::Stopped(self.stop_text(stop));
+                    break RolloutEnd::Stopped(self.stop_text(stop));
                 }
                 (RolloutVerdict::InProgress, _) => {}
             }
             let Some(next) = self.next_time().into_iter().chain(responded).min() else {
-                break End::Waits(self.blockers(&plan));
+                break RolloutEnd::Waits(self.blockers(&plan));
             };
             if next > limit {
                 self.now = limit;
-                break End::TooLong;
+                break RolloutEnd::TooLong;
             }
             self.now = next;
         };
-        Forecast {
+        RolloutForecast {
             started,
             ended: self.now,
             end,
@@ -269,7 +269,7 @@ mod tests {
 
     use super::*;
     use crate::plan::{Reach, ReadStrategy};
-    use crate::simulate::{Fate, Member};
+    use crate::simulate::{Fate, SimulatedMember};
 
     const MINUTE: Duration = Duration::from_secs(60);
 
@@ -286,7 +286,10 @@ mod tests {
             } else {
                 BTreeMap::new()
             };
-            (format!("c{n}"), Member::new(&format!("u{n}"), labels, MINUTE))
+            (
+                format!("c{n}"),
+                SimulatedMember::new(&format!("u{n}"), labels, MINUTE),
+            )
         });
         let mut world = World::new(
             at("2026-11-21T12:00:00Z"),
@@ -320,7 +323,7 @@ mod tests {
     #[test]
     fn stages_times_and_peaks_are_forecast() {
         let forecast = world(&staged(&json!({}))).forecast(assumptions());
-        assert_eq!(forecast.end, End::Succeeded);
+        assert_eq!(forecast.end, RolloutEnd::Succeeded);
         // One minute for the canaries, ten for the approval, two times a minute for eight clusters in four slots.
         assert_eq!(forecast.ended, at("2026-11-21T12:13:00Z"));
         assert_eq!((forecast.peak_concurrency, forecast.worst_unhealthy), (4, 4));
@@ -350,7 +353,7 @@ mod tests {
         };
         let forecast = world(&staged(&json!({}))).forecast(nobody);
         assert!(
-            matches!(&forecast.end, End::Waits(why) if why.contains("AwaitingApproval")),
+            matches!(&forecast.end, RolloutEnd::Waits(why) if why.contains("AwaitingApproval")),
             "{forecast:?}"
         );
         assert_eq!(forecast.updated, 2);
@@ -359,8 +362,8 @@ mod tests {
     #[test]
     fn failures_stop_or_roll_back() {
         for (on_failure, expected) in [
-            ("Pause", End::Stopped("1 failed (limit 0)".into())),
-            ("Rollback", End::RolledBack("1 failed (limit 0)".into())),
+            ("Pause", RolloutEnd::Stopped("1 failed (limit 0)".into())),
+            ("Rollback", RolloutEnd::RolledBack("1 failed (limit 0)".into())),
         ] {
             let mut world = world(&staged(&json!({"onFailure": on_failure})));
             let member = world.members.get_mut("c5").unwrap();
@@ -380,7 +383,7 @@ mod tests {
         let forecast = world.forecast(assumptions());
         assert_eq!(
             (forecast.end, forecast.ended),
-            (End::TooLong, at("2026-11-21T22:00:00Z"))
+            (RolloutEnd::TooLong, at("2026-11-21T22:00:00Z"))
         );
     }
 }

@@ -23,7 +23,7 @@ pub enum Fate {
 
 /// A cluster.
 #[derive(Clone, Debug)]
-pub struct Member {
+pub struct SimulatedMember {
     /// UID of its Cluster object.
     pub uid: String,
     /// The labels of the cluster.
@@ -38,7 +38,7 @@ pub struct Member {
     pub observed: Option<ObservedSync>,
 }
 
-impl Member {
+impl SimulatedMember {
     /// Returns a cluster without a Sync.
     #[must_use]
     pub fn new(uid: &str, labels: BTreeMap<String, String>, takes: Duration) -> Self {
@@ -63,8 +63,8 @@ impl Member {
     /// Admits a target.
     pub fn admit(&mut self, target: &str, now: Timestamp) {
         self.observed = Some(ObservedSync {
-            target: Some(target.to_owned()),
-            release: target.to_owned(),
+            target: Some(target.into()),
+            release: target.into(),
             admitted_at: Some(now),
             progress: Progress::Working,
             retried_for: None,
@@ -112,7 +112,7 @@ impl Member {
     fn fate(&self) -> Fate {
         let target = self.observed.as_ref().and_then(|sync| sync.target.as_ref());
         target
-            .and_then(|target| self.fates.get(target))
+            .and_then(|target| self.fates.get(target.as_str()))
             .copied()
             .unwrap_or_default()
     }
@@ -178,7 +178,7 @@ impl Member {
         self.reach = Reach::Ready;
         let target = self.observed.as_ref().and_then(|sync| sync.target.as_ref());
         if let Some(target) = target {
-            self.fates.remove(target);
+            self.fates.remove(target.as_str());
         }
     }
 }

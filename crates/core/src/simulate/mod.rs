@@ -27,8 +27,8 @@ use crate::rollout::{
 };
 use observe::Observed;
 
-pub use forecast::{Assumptions, End, Forecast, StageForecast};
-pub use member::{Fate, Member};
+pub use forecast::{Assumptions, RolloutEnd, RolloutForecast, StageForecast};
+pub use member::{Fate, SimulatedMember};
 pub use summary::Summary;
 
 /// The entry of every group in a simulation: the number of entries does not matter here.
@@ -55,7 +55,7 @@ pub struct World {
     /// The requests of operators in this rollout.
     pub operator: OperatorInput,
     /// The selected clusters.
-    pub members: BTreeMap<String, Member>,
+    pub members: BTreeMap<String, SimulatedMember>,
     /// The release of the Sources; empty: none yet.
     pub offered: String,
     /// The status of the group.
@@ -112,7 +112,7 @@ impl World {
     pub fn new(
         now: Timestamp,
         strategy: ReadStrategy,
-        members: BTreeMap<String, Member>,
+        members: BTreeMap<String, SimulatedMember>,
         offered: &str,
     ) -> Self {
         Self {
@@ -197,7 +197,7 @@ impl World {
     /// Returns when something happens by itself next; `None`: never.
     #[must_use]
     pub fn next_time(&self) -> Option<Timestamp> {
-        let own = self.members.values().filter_map(Member::next_time);
+        let own = self.members.values().filter_map(SimulatedMember::next_time);
         own.chain(self.recheck_at).filter(|at| *at > self.now).min()
     }
 
@@ -249,7 +249,7 @@ impl World {
             return None;
         }
         let offer = Offer {
-            release: self.offered.clone(),
+            release: self.offered.clone().into(),
             snapshot: Some(snapshot(&self.offered)),
             settles_at: None,
         };
@@ -284,7 +284,7 @@ impl World {
                     loaded.take_release(digest, found);
                 }
                 Err(StepError::Needs(Need::Revision(revision))) => {
-                    loaded.take_revision(revision.clone(), Some(revision));
+                    loaded.take_revision(revision.clone(), Some(revision.into()));
                 }
                 Err(StepError::Journal(_)) => return None,
             }
@@ -311,7 +311,7 @@ fn news(transition: &Transition) -> Vec<Happened> {
     let mut news = Vec::new();
     if let Some(began) = &transition.began {
         news.push(Happened::Began {
-            release: began.release.clone(),
+            release: began.release.to_string(),
             direction: began.direction,
             cause: began.cause,
         });
@@ -324,7 +324,7 @@ fn news(transition: &Transition) -> Vec<Happened> {
 /// Returns a release without content, which does not matter here.
 fn snapshot(release: &str) -> Arc<ReleaseSnapshot> {
     Arc::new(ReleaseSnapshot {
-        digest: release.to_owned(),
+        digest: release.into(),
         revisions: Vec::new(),
         entries: Vec::new(),
     })

@@ -6,28 +6,29 @@ use starling_api::conditions::ConditionUpdate;
 use starling_api::{RolloutStatus, StageStatus};
 
 use super::{ENTRY, Request, World};
+use crate::ids::{ClusterName, RolloutNumber, SyncName, TargetDigest};
 use crate::plan::{Attribution, ClusterView, EntryView, LeavingSync, PlanInput, StageRecord};
 use crate::rollout::operator::{OperatorActions, RollbackRequest};
-use crate::rollout::{AdmissionRef, Observations, Rolling};
+use crate::rollout::{AdmissionRef, Observations, ReleaseSnapshot, Rolling};
 
 /// The observed world.
 pub(super) struct Observed<'w>(pub(super) &'w World);
 
 impl Observed<'_> {
     /// Reports whether a rollout is the one in status, to which requests and results apply.
-    fn is_current(&self, rollout: i64) -> bool {
+    fn is_current(&self, rollout: RolloutNumber) -> bool {
         self.0
             .status
             .rollout
             .as_ref()
-            .is_some_and(|current| current.id == rollout)
+            .is_some_and(|current| RolloutNumber::of(current) == rollout)
     }
 }
 
 impl Observations for Observed<'_> {
     fn operator_actions(&self, rollout: &RolloutStatus) -> OperatorActions {
         let world = self.0;
-        if !self.is_current(rollout.id) {
+        if !self.is_current(RolloutNumber::of(rollout)) {
             return OperatorActions::default();
         }
         let attribution = || Attribution {
@@ -52,7 +53,7 @@ impl Observations for Observed<'_> {
     }
 
     /// Gates are evaluated in order: a result is that of the last gate that has begun.
-    fn gate_results(&self, rollout: i64, stages: &mut BTreeMap<String, StageRecord>) {
+    fn gate_results(&self, rollout: RolloutNumber, stages: &mut BTreeMap<String, StageRecord>) {
         if !self.is_current(rollout) {
             return;
         }
@@ -71,9 +72,9 @@ impl Observations for Observed<'_> {
         }
     }
 
-    fn gate_messages(&self, _: i64, _: &mut [StageStatus]) {}
+    fn gate_messages(&self, _: RolloutNumber, _: &mut [StageStatus]) {}
 
-    fn release_digest(&self, _: i64) -> Option<String> {
+    fn release_digest(&self, _: RolloutNumber) -> Option<String> {
         None
     }
 
@@ -87,12 +88,14 @@ impl Observations for Observed<'_> {
         true
     }
 
-    fn clusters(&mut self, rolling: &Rolling) -> BTreeMap<String, ClusterView> {
-        let known_good = rolling.known_good.as_ref().map(|good| good.digest.clone());
+    fn clusters(&mut self, rolling: &Rolling) -> BTreeMap<ClusterName, ClusterView> {
+        // A simulated member applies whole releases.
+        let target = |release: &ReleaseSnapshot| TargetDigest::new(release.digest.as_str());
+        let known_good = rolling.known_good.as_deref().map(target);
         let clusters = self.0.members.iter().map(|(name, member)| {
             let place = self.0.strategy.place(&member.labels);
             let view = EntryView {
-                wanted: Ok(rolling.snapshot.digest.clone()),
+                wanted: Ok(target(&rolling.snapshot)),
                 known_good: known_good.clone(),
                 observed: member.observed.clone(),
             };
@@ -101,17 +104,17 @@ impl Observations for Observed<'_> {
                 reach: member.reach.clone(),
                 stage: place.stage,
                 windows: place.windows,
-                entries: [(ENTRY.to_owned(), view)].into(),
+                entries: [(ENTRY.into(), view)].into(),
             };
-            (name.clone(), cluster)
+            (name.into(), cluster)
         });
         clusters.collect()
     }
 
-    fn give_back(&mut self, _: BTreeMap<String, ClusterView>) {}
+    fn give_back(&mut self, _: BTreeMap<ClusterName, ClusterView>) {}
 
     /// Clusters that leave a simulated group are removed with their Syncs.
-    fn leaving(&self, _: &Rolling) -> BTreeMap<String, LeavingSync> {
+    fn leaving(&self, _: &Rolling) -> BTreeMap<SyncName, LeavingSync> {
         BTreeMap::new()
     }
 

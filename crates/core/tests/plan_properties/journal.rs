@@ -3,8 +3,9 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::Index;
+use starling_core::ids::RolloutNumber;
 use starling_core::journal::{
-    Body, Chain, End, Entry, FlawKind, RecordedPlan, Recorder, check_chain, hash, verify,
+    Body, Chain, ChainEnd, FlawKind, JournalEntry, RecordedPlan, Recorder, check_chain, hash, verify,
 };
 use starling_core::plan::plan;
 
@@ -12,25 +13,28 @@ use super::arbitrary::input;
 use super::config;
 
 /// Returns the entries for some plans, and the plans that have an entry.
-fn written(recorded: &[RecordedPlan]) -> (Vec<Entry>, Vec<RecordedPlan>, Chain) {
-    let (mut entries, mut written, mut newest) = (Vec::new(), Vec::new(), End::beginning());
+fn written(recorded: &[RecordedPlan]) -> (Vec<JournalEntry>, Vec<RecordedPlan>, Chain) {
+    let (mut entries, mut written, mut newest) = (Vec::new(), Vec::new(), ChainEnd::beginning());
     let mut recorder = Recorder::default();
     for recorded in recorded {
-        let Some(draft) = recorder.draft(1, &recorded.input, &recorded.plan).unwrap() else {
+        let Some(draft) = recorder
+            .draft(RolloutNumber::new(1), &recorded.input, &recorded.plan)
+            .unwrap()
+        else {
             continue;
         };
-        let mut entry = Entry {
+        let mut entry = JournalEntry {
             group_id: "u".into(),
             namespace: "ns".into(),
             name: "g".into(),
-            rollout: 1,
+            rollout: RolloutNumber::new(1),
             seq: newest.seq + 1,
             at: recorded.input.now,
             body: draft.body.clone(),
             hash: String::new(),
         };
         entry.hash = hash(&newest.hash, &entry);
-        newest = End {
+        newest = ChainEnd {
             seq: entry.seq,
             hash: entry.hash.clone(),
         };
@@ -38,7 +42,7 @@ fn written(recorded: &[RecordedPlan]) -> (Vec<Entry>, Vec<RecordedPlan>, Chain) 
         entries.push(entry);
         written.push(recorded.clone());
     }
-    let cut = End::beginning();
+    let cut = ChainEnd::beginning();
     (entries, written, Chain { cut, newest })
 }
 
@@ -83,7 +87,7 @@ fn small_steps() -> impl Strategy<Value = Vec<RecordedPlan>> {
     })
 }
 
-fn read(entries: &[Entry]) -> Vec<RecordedPlan> {
+fn read(entries: &[JournalEntry]) -> Vec<RecordedPlan> {
     let mut before = None;
     let mut read = Vec::new();
     for entry in entries {
@@ -114,7 +118,7 @@ fn tampering() -> impl Strategy<Value = Tampering> {
     ]
 }
 
-fn tamper(entries: &mut Vec<Entry>, with: &Tampering) {
+fn tamper(entries: &mut Vec<JournalEntry>, with: &Tampering) {
     let count = entries.len();
     match with {
         Tampering::Flip(entry, byte) => {
@@ -158,7 +162,7 @@ proptest! {
         let mut recorder = Recorder::default();
         let mut last: Option<RecordedPlan> = None;
         for recorded in recorded {
-            if let Some(draft) = recorder.draft(1, &recorded.input, &recorded.plan).unwrap() {
+            if let Some(draft) = recorder.draft(RolloutNumber::new(1), &recorded.input, &recorded.plan).unwrap() {
                 recorder.wrote(draft);
                 last = Some(recorded);
                 continue;

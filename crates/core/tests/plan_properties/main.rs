@@ -14,6 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::{SignedDuration, Timestamp};
 use proptest::prelude::*;
 use starling_api::OnFailure;
+use starling_core::ids::{ClusterName, EntryName};
 use starling_core::plan::check::check;
 use starling_core::plan::{
     AdmittedRelease, ClusterView, Decision, Direction, EntryView, HoldReason, LeavingCause, ObservedSync,
@@ -37,7 +38,7 @@ fn config(cases: u32) -> ProptestConfig {
     }
 }
 
-fn started(plan: &Plan) -> BTreeMap<&String, (&Vec<String>, AdmittedRelease)> {
+fn started(plan: &Plan) -> BTreeMap<&ClusterName, (&Vec<EntryName>, AdmittedRelease)> {
     plan.decisions
         .iter()
         .filter_map(|(name, decision)| match decision {
@@ -47,7 +48,7 @@ fn started(plan: &Plan) -> BTreeMap<&String, (&Vec<String>, AdmittedRelease)> {
         .collect()
 }
 
-fn retried(plan: &Plan) -> BTreeMap<&String, (&Vec<String>, Timestamp)> {
+fn retried(plan: &Plan) -> BTreeMap<&ClusterName, (&Vec<EntryName>, Timestamp)> {
     plan.decisions
         .iter()
         .filter_map(|(name, decision)| match decision {
@@ -90,7 +91,7 @@ fn execute(input: &PlanInput, plan: &Plan) -> PlanInput {
             let entry = cluster.entries.get_mut(entry).unwrap();
             let (target, release) = match to {
                 AdmittedRelease::Release => (entry.wanted.clone().ok(), input.rollout.release.clone()),
-                AdmittedRelease::LastKnownGood => (entry.known_good.clone(), GOOD.to_owned()),
+                AdmittedRelease::LastKnownGood => (entry.known_good.clone(), GOOD.into()),
             };
             entry.observed = Some(ObservedSync {
                 target,
@@ -154,7 +155,7 @@ proptest! {
         let goes_on = input.strategy.on_failure == OnFailure::Continue
             && input.rollout.direction == Direction::Forward;
         // Skipped clusters do not count, unless this release was admitted there before their stage was skipped.
-        let passed_over = |name: &String| {
+        let passed_over = |name: &ClusterName| {
             let cluster = &input.clusters[name];
             let with_stage = operator.skipped_stages.contains_key(&input.strategy.stages[cluster.stage].name);
             let mut syncs = cluster.entries.values().filter_map(|entry| entry.observed.as_ref());

@@ -8,8 +8,9 @@ use std::collections::BTreeMap;
 use jiff::{SignedDuration, Timestamp};
 use serde::Deserialize;
 use starling_api::RolloutStrategy;
+use starling_core::ids::ClusterName;
 use starling_core::plan::{Attribution, GateResult, ReadStrategy, Retry};
-use starling_core::simulate::{Fate, Member, World};
+use starling_core::simulate::{Fate, SimulatedMember, World};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
@@ -103,8 +104,8 @@ impl Script {
     }
 }
 
-fn member(name: &str, labels: &BTreeMap<String, String>, takes: std::time::Duration) -> Member {
-    Member::new(&format!("uid-of-{name}"), labels.clone(), takes)
+fn member(name: &str, labels: &BTreeMap<String, String>, takes: std::time::Duration) -> SimulatedMember {
+    SimulatedMember::new(&format!("uid-of-{name}"), labels.clone(), takes)
 }
 
 /// Expands names: `a b1..b3` is a, b1, b2, b3.
@@ -155,7 +156,7 @@ impl Event {
             ["heals", names @ ..] => each(world, names, |member| member.heal(now)),
             ["breaks", names @ ..] => each(world, names, |member| member.break_down(now)),
             ["lost", names @ ..] => each(world, names, |member| member.lose(now)),
-            ["back", names @ ..] => each(world, names, Member::find_again),
+            ["back", names @ ..] => each(world, names, SimulatedMember::find_again),
             ["leaves", names @ ..] => {
                 for name in expand(&names.join(" ")) {
                     world.members.remove(&name).unwrap();
@@ -192,10 +193,7 @@ impl Event {
                     .insert((*stage).to_owned(), attribution(who));
             }
             ["skip", cluster, "by", who] => {
-                world
-                    .operator
-                    .skipped
-                    .insert((*cluster).to_owned(), attribution(who));
+                world.operator.skipped.insert((*cluster).into(), attribution(who));
             }
             ["promote", stage, "by", who] => {
                 world
@@ -225,13 +223,13 @@ impl Event {
 
 fn retry(world: &mut World, cluster: Option<&str>, stage: Option<&str>, attribution: Attribution) {
     world.operator.retries.push(Retry {
-        cluster: cluster.map(str::to_owned),
+        cluster: cluster.map(ClusterName::from),
         stage: stage.map(str::to_owned),
         attribution,
     });
 }
 
-fn each(world: &mut World, names: &[&str], change: impl Fn(&mut Member)) {
+fn each(world: &mut World, names: &[&str], change: impl Fn(&mut SimulatedMember)) {
     for name in expand(&names.join(" ")) {
         change(
             world

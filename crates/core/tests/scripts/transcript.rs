@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use jiff::Timestamp;
+use starling_core::ids::ClusterName;
 use starling_core::plan::{
     AdmittedRelease, Decision, HoldReason, Plan, RolloutVerdict, StagePhase, StageWait,
 };
@@ -13,7 +14,7 @@ pub(crate) struct Transcript {
     start: Timestamp,
     out: String,
     last_time: Option<Timestamp>,
-    clusters: BTreeMap<String, String>,
+    clusters: BTreeMap<ClusterName, String>,
     stages: BTreeMap<String, String>,
     verdict: String,
 }

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::rules::Rules;
+use super::rules::CheckedRules;
+use crate::ids::{ClusterName, EntryName};
 use crate::plan::leaving::{LeavingCause, LeavingSync};
 use crate::plan::types::{
     Applied, ClusterView, EntryView, FailureReason, HealthProblem, ObservedSync, PlanInput, Progress, Reach,
@@ -12,7 +13,7 @@ use crate::plan::types::{
 
 /// The facts about a cluster.
 pub(super) struct CheckedFacts {
-    pub(super) state: State,
+    pub(super) state: CheckedState,
     /// The group has work in progress there other than this release with all its entries.
     leftover: bool,
     /// The cluster is reachable, and something that was admitted there is not healthy.
@@ -23,7 +24,7 @@ pub(super) struct CheckedFacts {
     pub(super) admitted: bool,
     /// The entries of the last known good release that are missing, on a cluster that was never admitted to anything
     /// else.
-    pub(super) known_good: Vec<String>,
+    pub(super) known_good: Vec<EntryName>,
     /// The removal that is due on the cluster, once all entries of the release are done there.
     pub(super) removal: Option<EntryRemoval>,
 }
@@ -31,15 +32,15 @@ pub(super) struct CheckedFacts {
 /// The Syncs of entries on one cluster that the release does not have.
 pub(super) struct EntryRemoval {
     /// The entries whose removal has not begun.
-    pub(super) waiting: Vec<String>,
+    pub(super) waiting: Vec<EntryName>,
     /// The entries among them whose Sync is suspended.
-    pub(super) suspended: Vec<String>,
+    pub(super) suspended: Vec<EntryName>,
     /// Time at which the last removal began.
     since: Option<Timestamp>,
 }
 
 /// The state of a cluster in a rollout.
-pub(super) enum State {
+pub(super) enum CheckedState {
     /// Every entry is applied and has soaked.
     Done,
     /// Every entry is applied and healthy, some not for the soak time yet.
@@ -76,20 +77,20 @@ enum CheckedProgress {
 /// The time and the rules by which the entries of one cluster are evaluated.
 struct Evaluator<'a> {
     input: &'a PlanInput,
-    rules: &'a Rules<'a>,
+    rules: &'a CheckedRules<'a>,
     view: &'a ClusterView,
     at: Timestamp,
     removal: Option<EntryRemoval>,
 }
 
 impl EntryRemoval {
-    fn on(input: &PlanInput, cluster: &str) -> Option<Self> {
+    fn on(input: &PlanInput, cluster: &ClusterName) -> Option<Self> {
         let removed = || {
             let leaving = input.leaving.values();
             // A removal that waits for a person is no part of the release until it begins.
             let counts = |sync: &&LeavingSync| sync.approval.is_none() || sync.removing_since.is_some();
             leaving
-                .filter(|sync| sync.cluster == cluster && sync.cause == LeavingCause::EntryRemoved)
+                .filter(|sync| sync.cluster == *cluster && sync.cause == LeavingCause::EntryRemoved)
                 .filter(counts)
         };
         let waiting = || removed().filter(|sync| sync.removing_since.is_none());
@@ -106,7 +107,12 @@ impl EntryRemoval {
 }
 
 impl CheckedFacts {
-    pub(super) fn of(input: &PlanInput, rules: &Rules<'_>, cluster: &str, at: Timestamp) -> Option<Self> {
+    pub(super) fn of(
+        input: &PlanInput,
+        rules: &CheckedRules<'_>,
+        cluster: &ClusterName,
+        at: Timestamp,
+    ) -> Option<Self> {
         let view = input.clusters.get(cluster)?;
         let evaluator = Evaluator {
             input,
@@ -131,7 +137,7 @@ impl CheckedFacts {
         Some(Self {
             leftover: ready && (evaluator.is_at_work() || evaluator.is_losing()),
             unhealthy: ready && admissions(view).any(unhealthy),
-            broken: matches!(state, State::Done) && admissions(view).any(has_problem),
+            broken: matches!(state, CheckedState::Done) && admissions(view).any(has_problem),
             admitted: admissions(view).any(|sync| sync.release == input.rollout.release),
             known_good: known_good.map(|(name, _)| name.clone()).collect(),
             removal: evaluator.has_all().then_some(evaluator.removal).flatten(),
@@ -143,7 +149,9 @@ impl CheckedFacts {
     pub(super) fn is_reached(&self) -> bool {
         matches!(
             self.state,
-            State::UnderWay { .. } | State::Soaking { .. } | State::Startable { interrupted: true }
+            CheckedState::UnderWay { .. }
+                | CheckedState::Soaking { .. }
+                | CheckedState::Startable { interrupted: true }
         )
     }
 
@@ -151,15 +159,15 @@ impl CheckedFacts {
     /// admitted is, until the progress deadline of that.
     pub(super) fn holds_slot(&self) -> bool {
         match self.state {
-            State::UnderWay { .. } | State::Soaking { .. } => true,
-            State::Done | State::Failed(_) => false,
-            State::Obstructed | State::Startable { .. } => self.leftover,
+            CheckedState::UnderWay { .. } | CheckedState::Soaking { .. } => true,
+            CheckedState::Done | CheckedState::Failed(_) => false,
+            CheckedState::Obstructed | CheckedState::Startable { .. } => self.leftover,
         }
     }
 }
 
 impl Evaluator<'_> {
-    fn state(&self) -> State {
+    fn state(&self) -> CheckedState {
         let entries = || self.view.entries.values();
         if self.has_all() {
             return self.without_removed();
@@ -179,22 +187,22 @@ impl Evaluator<'_> {
         if let (Some(until), Reach::Ready | Reach::Unprobed | Reach::Suspended) =
             (soaks_until, &self.view.reach)
         {
-            return State::Soaking { until };
+            return CheckedState::Soaking { until };
         }
         let lost = !ready
             && ours
                 .iter()
                 .any(|(_, progress)| *progress != CheckedProgress::Idle);
         if suspended || (invalid && !lost) {
-            return State::Obstructed;
+            return CheckedState::Obstructed;
         }
         if complete || lost {
             return self.outcome(&ours, complete);
         }
         if !ready {
-            return State::Obstructed;
+            return CheckedState::Obstructed;
         }
-        State::Startable {
+        CheckedState::Startable {
             interrupted: self.is_interrupted(),
         }
     }
@@ -215,21 +223,21 @@ impl Evaluator<'_> {
     }
 
     /// Returns the state of a cluster on which every entry of the release is done: it also has to lose the others.
-    fn without_removed(&self) -> State {
+    fn without_removed(&self) -> CheckedState {
         let Some(removal) = &self.removal else {
-            return State::Done;
+            return CheckedState::Done;
         };
         let ready = self.view.reach == Reach::Ready;
         if self.is_suspended() || !removal.suspended.is_empty() {
-            return State::Obstructed;
+            return CheckedState::Obstructed;
         }
         if ready && !removal.waiting.is_empty() {
-            return State::Startable {
+            return CheckedState::Startable {
                 interrupted: removal.since.is_some(),
             };
         }
         if removal.since.is_none() {
-            return State::Obstructed;
+            return CheckedState::Obstructed;
         }
         let deadline = self
             .deadline(removal.since)
@@ -239,8 +247,8 @@ impl Evaluator<'_> {
             false => FailureReason::LostAfterAdmission,
         };
         match deadline {
-            Some(_) => State::UnderWay { deadline },
-            None => State::Failed(vec![(reason, None)]),
+            Some(_) => CheckedState::UnderWay { deadline },
+            None => CheckedState::Failed(vec![(reason, None)]),
         }
     }
 
@@ -269,7 +277,7 @@ impl Evaluator<'_> {
     ///
     /// A `complete` cluster that was healthy in time has no deadline while it is reachable, and a full deadline to
     /// return when it is not.
-    fn outcome(&self, ours: &[(&ObservedSync, CheckedProgress)], complete: bool) -> State {
+    fn outcome(&self, ours: &[(&ObservedSync, CheckedProgress)], complete: bool) -> CheckedState {
         let arrived = |progress: &CheckedProgress| {
             matches!(
                 progress,
@@ -279,7 +287,7 @@ impl Evaluator<'_> {
         let soaks = complete && ours.iter().all(|(_, progress)| arrived(progress));
         let unreachable = matches!(self.view.reach, Reach::Unreachable { .. });
         if soaks && !unreachable {
-            return State::UnderWay { deadline: None };
+            return CheckedState::UnderWay { deadline: None };
         }
         let failing = ours
             .iter()
@@ -295,15 +303,15 @@ impl Evaluator<'_> {
         let newest = Some(&*self.input.rollout.release);
         match deadline {
             Some(deadline) if attempts.is_empty() || working(ours, newest).next().is_some() => {
-                State::UnderWay {
+                CheckedState::UnderWay {
                     deadline: Some(deadline),
                 }
             }
-            _ if !attempts.is_empty() => State::Failed(attempts),
+            _ if !attempts.is_empty() => CheckedState::Failed(attempts),
             _ if self.view.reach == Reach::Ready => {
-                State::Failed(vec![(FailureReason::ProgressDeadlineExceeded, None)])
+                CheckedState::Failed(vec![(FailureReason::ProgressDeadlineExceeded, None)])
             }
-            _ => State::Failed(vec![(FailureReason::LostAfterAdmission, None)]),
+            _ => CheckedState::Failed(vec![(FailureReason::LostAfterAdmission, None)]),
         }
     }
 

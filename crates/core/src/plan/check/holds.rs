@@ -1,9 +1,10 @@
 //! The reason why a cluster is held: the first reason that is true, in the order of [`HoldReason`].
 
+use crate::ids::EntryName;
 use jiff::Timestamp;
 
-use super::facts::State;
-use super::member::Member;
+use super::facts::CheckedState;
+use super::member::CheckedMember;
 use super::moment::Moment;
 use super::violation::Violation;
 use super::windows;
@@ -46,16 +47,16 @@ struct Start {
 impl Moment<'_> {
     pub(super) fn hold_is_true(
         &self,
-        member: &Member<'_>,
+        member: &CheckedMember<'_>,
         reason: &HoldReason,
         recheck_at: Option<Timestamp>,
     ) -> Result<(), Violation> {
-        let cluster = member.name.to_owned();
+        let cluster = member.name.clone();
         match member.facts.state {
-            State::UnderWay { .. } => return Err(Violation::UnderWayUnnoticed { cluster }),
-            State::Soaking { .. } => return Err(Violation::SoakUnnoticed { cluster }),
-            State::Failed(_) => return Err(Violation::FailureUnnoticed { cluster }),
-            State::Done | State::Obstructed | State::Startable { .. } => {}
+            CheckedState::UnderWay { .. } => return Err(Violation::UnderWayUnnoticed { cluster }),
+            CheckedState::Soaking { .. } => return Err(Violation::SoakUnnoticed { cluster }),
+            CheckedState::Failed(_) => return Err(Violation::FailureUnnoticed { cluster }),
+            CheckedState::Done | CheckedState::Obstructed | CheckedState::Startable { .. } => {}
         }
         let starts = self.starts(member);
         let first = |start: &Start| self.first_rank(member, *start) == rank(reason);
@@ -93,14 +94,14 @@ impl Moment<'_> {
     }
 
     /// Returns what the cluster could start with, and whether windows apply; several if each is right.
-    fn starts(&self, member: &Member<'_>) -> Vec<Start> {
+    fn starts(&self, member: &CheckedMember<'_>) -> Vec<Start> {
         let good = !self.is_open(member.stage) && !member.facts.known_good.is_empty();
         let to = if good {
             AdmittedRelease::LastKnownGood
         } else {
             AdmittedRelease::Release
         };
-        let begun = matches!(member.facts.state, State::Startable { interrupted: true });
+        let begun = matches!(member.facts.state, CheckedState::Startable { interrupted: true });
         let about = self.rules.windows_of(member.view);
         let closed: &[bool] = match windows::are_open(&about, self.at) {
             // An admission that has begun is completed.
@@ -113,7 +114,7 @@ impl Moment<'_> {
     }
 
     /// Returns the precedence of the first reason that applies to a cluster that is not started.
-    fn first_rank(&self, member: &Member<'_>, start: Start) -> u8 {
+    fn first_rank(&self, member: &CheckedMember<'_>, start: Start) -> u8 {
         let operator = &self.input.operator;
         if member.is_held_back() {
             return 0;
@@ -140,10 +141,10 @@ impl Moment<'_> {
     }
 
     /// Reports whether a reason applies to the cluster, whatever else does.
-    fn applies(&self, member: &Member<'_>, reason: &HoldReason) -> bool {
+    fn applies(&self, member: &CheckedMember<'_>, reason: &HoldReason) -> bool {
         let operator = &self.input.operator;
         let same = |attribution: &Attribution, given: Option<&Attribution>| given == Some(attribution);
-        let entry = |name: &String| member.view.entries.get(name);
+        let entry = |name: &EntryName| member.view.entries.get(name);
         match reason {
             HoldReason::Skipped(attribution) => {
                 let with_stage = self.rules.skipped(self.input, member.stage);
@@ -183,7 +184,7 @@ impl Moment<'_> {
 
     /// Reports whether a cluster waits for that stage: the first that has not passed, up to its own, if its own is not
     /// open; or any stage with a failed gate, which stops all clusters.
-    fn stage_waits(&self, member: &Member<'_>, stage: usize, wait: &StageWait) -> bool {
+    fn stage_waits(&self, member: &CheckedMember<'_>, stage: usize, wait: &StageWait) -> bool {
         let mut upto = self.stages.iter().take(member.stage + 1);
         let first = upto.position(|stage| stage.record.passed_at.is_none());
         let failed = matches!(wait, StageWait::GateFailed { .. });
@@ -199,7 +200,7 @@ impl Moment<'_> {
 
     /// Reports whether a cluster could start in addition to everything that the plan starts: in the slot that it has or
     /// a free one, where the release is in flight already or may be, and within the limit of unavailable clusters.
-    fn has_slot_for(&self, member: &Member<'_>, to: AdmittedRelease) -> bool {
+    fn has_slot_for(&self, member: &CheckedMember<'_>, to: AdmittedRelease) -> bool {
         let stage = self.stages.get(member.stage).map(|stage| &stage.scope);
         let mut scopes = [Some(&self.group), stage].into_iter().flatten();
         scopes.all(|scope| {
@@ -214,7 +215,7 @@ impl Moment<'_> {
         })
     }
 
-    fn may_be_unavailable(&self, member: &Member<'_>) -> bool {
+    fn may_be_unavailable(&self, member: &CheckedMember<'_>) -> bool {
         let stage = self.stages.get(member.stage).map(|stage| &stage.scope);
         let mut scopes = [Some(&self.group), stage].into_iter().flatten();
         self.rules.unavailable.is_none()
@@ -222,17 +223,17 @@ impl Moment<'_> {
             || scopes.all(|scope| scope.unavailable_after < scope.tally.unavailable_allowed)
     }
 
-    fn may_start(&self, member: &Member<'_>, to: AdmittedRelease) -> bool {
+    fn may_start(&self, member: &CheckedMember<'_>, to: AdmittedRelease) -> bool {
         self.has_slot_for(member, to) && self.may_be_unavailable(member)
     }
 
     fn limit_is_reached(
         &self,
-        member: &Member<'_>,
+        member: &CheckedMember<'_>,
         reason: &HoldReason,
         starts: &[Start],
     ) -> Result<(), Violation> {
-        let cluster = member.name.to_owned();
+        let cluster = member.name.clone();
         let idle = |start: &Start| match reason {
             HoldReason::NoSlot => self.has_slot_for(member, start.to),
             _ => self.may_be_unavailable(member),
@@ -249,7 +250,7 @@ impl Moment<'_> {
     /// Checks that the hold has exactly the time at which time ends it, if that can be known.
     fn ends_in_time(
         &self,
-        member: &Member<'_>,
+        member: &CheckedMember<'_>,
         reason: &HoldReason,
         actual: Option<Timestamp>,
     ) -> Result<(), Violation> {
@@ -282,7 +283,7 @@ impl Moment<'_> {
         let sooner = matches!(reason, HoldReason::Jitter) && windows && actual < expected && actual.is_some();
         if !(actual == expected || sooner) || actual.is_some_and(|actual| actual <= self.at) {
             return Err(Violation::WrongHoldRecheck {
-                cluster: member.name.to_owned(),
+                cluster: member.name.clone(),
                 actual,
                 expected,
             });

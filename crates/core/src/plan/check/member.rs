@@ -5,16 +5,17 @@ use std::time::Duration;
 use jiff::Timestamp;
 use sha2::{Digest, Sha256};
 
-use super::facts::{CheckedFacts, State};
-use super::rules::Rules;
+use super::facts::{CheckedFacts, CheckedState};
+use super::rules::CheckedRules;
+use crate::ids::ClusterName;
 use crate::plan::stages::Attribution;
 use crate::plan::types::{
     AdmittedRelease, ClusterView, Decision, HoldReason, PlanInput, Reach, UnresolvedTarget,
 };
 
 /// A cluster, what is true of it, and its decision.
-pub(super) struct Member<'a> {
-    pub(super) name: &'a str,
+pub(super) struct CheckedMember<'a> {
+    pub(super) name: &'a ClusterName,
     pub(super) view: &'a ClusterView,
     pub(super) facts: CheckedFacts,
     pub(super) decision: &'a Decision,
@@ -26,11 +27,11 @@ pub(super) struct Member<'a> {
     pub(super) skipped: Option<&'a Attribution>,
 }
 
-impl<'a> Member<'a> {
+impl<'a> CheckedMember<'a> {
     pub(super) fn of(
         input: &'a PlanInput,
-        rules: &Rules<'_>,
-        name: &'a str,
+        rules: &CheckedRules<'_>,
+        name: &'a ClusterName,
         decision: &'a Decision,
         at: Timestamp,
     ) -> Option<Self> {
@@ -71,11 +72,13 @@ impl<'a> Member<'a> {
 
     /// Reports whether nothing may start there because it is skipped. What was started before is completed.
     pub(super) fn is_held_back(&self) -> bool {
-        self.skipped.is_some() && !self.facts.admitted
+        // A removal that has begun is part of the release as well.
+        let has_begun = matches!(self.facts.state, CheckedState::Startable { interrupted: true });
+        self.skipped.is_some() && !self.facts.admitted && !has_begun
     }
 
     pub(super) fn counts_as_failed(&self) -> bool {
-        self.skipped.is_none() && matches!(self.facts.state, State::Failed(_))
+        self.skipped.is_none() && matches!(self.facts.state, CheckedState::Failed(_))
     }
 
     /// Reports whether the cluster is reachable, and has work in progress or, in an open stage, something unhealthy
@@ -86,7 +89,7 @@ impl<'a> Member<'a> {
     }
 
     /// Reports whether a stage waits for the cluster though it may not start.
-    pub(super) fn is_waited_for(&self, rules: &Rules<'_>) -> bool {
+    pub(super) fn is_waited_for(&self, rules: &CheckedRules<'_>) -> bool {
         match self.own_reason() {
             Some(HoldReason::ClusterNotProbed) => true,
             Some(HoldReason::ClusterUnreachable { .. }) => rules.waits_for_unreachable,
@@ -140,7 +143,12 @@ impl<'a> Member<'a> {
     }
 
     /// Returns when its jitter is over: the fraction of it that the hash of cluster and release gives.
-    pub(super) fn eligible_at(&self, input: &PlanInput, rules: &Rules<'_>, from: Timestamp) -> Timestamp {
+    pub(super) fn eligible_at(
+        &self,
+        input: &PlanInput,
+        rules: &CheckedRules<'_>,
+        from: Timestamp,
+    ) -> Timestamp {
         let share = share_of(rules.jitter, &self.view.id, &input.rollout.release);
         from.checked_add(share).unwrap_or(from)
     }

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
-use super::facts::State;
-use super::member::Member;
-use super::rules::{Rules, share};
-use super::stage::{CheckedStage, Scope, StageContext};
+use super::facts::CheckedState;
+use super::member::CheckedMember;
+use super::rules::{CheckedRules, share};
+use super::stage::{CheckedScope, CheckedStage, StageContext};
 use super::violation::Violation;
 use crate::plan::stages::{StagePhase, StageRecord, StageWait};
 use crate::plan::types::{Decision, FailureReason, Plan, PlanInput, Reach};
@@ -16,11 +16,11 @@ use crate::plan::types::{Decision, FailureReason, Plan, PlanInput, Reach};
 pub(super) struct Moment<'a> {
     pub(super) input: &'a PlanInput,
     pub(super) plan: &'a Plan,
-    pub(super) rules: &'a Rules<'a>,
+    pub(super) rules: &'a CheckedRules<'a>,
     pub(super) at: Timestamp,
-    pub(super) fleet: Vec<Member<'a>>,
+    pub(super) fleet: Vec<CheckedMember<'a>>,
     pub(super) stages: Vec<CheckedStage>,
-    pub(super) group: Scope,
+    pub(super) group: CheckedScope,
 }
 
 impl<'a> Moment<'a> {
@@ -28,19 +28,19 @@ impl<'a> Moment<'a> {
     pub(super) fn at(
         input: &'a PlanInput,
         plan: &'a Plan,
-        rules: &'a Rules<'a>,
+        rules: &'a CheckedRules<'a>,
         at: Timestamp,
         records: &BTreeMap<String, StageRecord>,
     ) -> Self {
         let decided = plan.decisions.iter();
-        let mut fleet: Vec<Member<'a>> = decided
-            .filter_map(|(name, decision)| Member::of(input, rules, name, decision, at))
+        let mut fleet: Vec<CheckedMember<'a>> = decided
+            .filter_map(|(name, decision)| CheckedMember::of(input, rules, name, decision, at))
             .collect();
         let limits = &input.strategy.limits;
         let total = fleet.len();
         let unavailable = rules.unavailable.map_or(total, |limit| share(limit, total, 0));
         let failures = share(limits.max_failures, total, 0);
-        let mut group = Scope::of(
+        let mut group = CheckedScope::of(
             &fleet.iter(),
             Some(limits.max_concurrency),
             failures,
@@ -87,7 +87,7 @@ impl<'a> Moment<'a> {
     }
 
     /// Returns the scopes whose failure limit is exceeded: the group (`None`), and each stage that has not passed.
-    pub(super) fn overdrawn(&self) -> impl Iterator<Item = (Option<usize>, &Scope)> {
+    pub(super) fn overdrawn(&self) -> impl Iterator<Item = (Option<usize>, &CheckedScope)> {
         let group = Some((None, &self.group));
         let stages = self.stages.iter().enumerate();
         let waiting = stages.filter(|(_, stage)| stage.record.passed_at.is_none());
@@ -114,8 +114,8 @@ impl<'a> Moment<'a> {
         self.fleet.iter().try_for_each(|member| match member.decision {
             Decision::Start { .. } | Decision::Retry { .. } | Decision::Remove { .. } => Ok(()),
             Decision::Done => done_is_true(member),
-            _ if matches!(member.facts.state, State::Done) => Err(Violation::DoneUnnoticed {
-                cluster: member.name.to_owned(),
+            _ if matches!(member.facts.state, CheckedState::Done) => Err(Violation::DoneUnnoticed {
+                cluster: member.name.clone(),
             }),
             Decision::InFlight { deadline, lost } => in_flight_is_true(member, *deadline, *lost),
             Decision::Soaking { until } => soaking_is_true(member, *until),
@@ -265,41 +265,47 @@ impl<'a> Moment<'a> {
     }
 }
 
-fn done_is_true(member: &Member<'_>) -> Result<(), Violation> {
+fn done_is_true(member: &CheckedMember<'_>) -> Result<(), Violation> {
     match member.facts.state {
-        State::Done => Ok(()),
+        CheckedState::Done => Ok(()),
         _ => Err(Violation::NotDone {
-            cluster: member.name.to_owned(),
+            cluster: member.name.clone(),
         }),
     }
 }
 
-fn in_flight_is_true(member: &Member<'_>, actual: Option<Timestamp>, lost: bool) -> Result<(), Violation> {
-    let cluster = member.name.to_owned();
+fn in_flight_is_true(
+    member: &CheckedMember<'_>,
+    actual: Option<Timestamp>,
+    lost: bool,
+) -> Result<(), Violation> {
+    let cluster = member.name.clone();
     match member.facts.state {
-        State::UnderWay { deadline } if actual != deadline => Err(Violation::WrongDeadline {
+        CheckedState::UnderWay { deadline } if actual != deadline => Err(Violation::WrongDeadline {
             cluster,
             actual,
             expected: deadline,
         }),
-        State::UnderWay { .. } if lost == (member.view.reach == Reach::Ready) => Err(Violation::WrongLost {
-            cluster,
-            actual: lost,
-        }),
-        State::UnderWay { .. } => Ok(()),
-        State::Failed(_) => Err(Violation::FailureUnnoticed { cluster }),
-        State::Soaking { .. } => Err(Violation::SoakUnnoticed { cluster }),
-        State::Done | State::Obstructed | State::Startable { .. } => {
+        CheckedState::UnderWay { .. } if lost == (member.view.reach == Reach::Ready) => {
+            Err(Violation::WrongLost {
+                cluster,
+                actual: lost,
+            })
+        }
+        CheckedState::UnderWay { .. } => Ok(()),
+        CheckedState::Failed(_) => Err(Violation::FailureUnnoticed { cluster }),
+        CheckedState::Soaking { .. } => Err(Violation::SoakUnnoticed { cluster }),
+        CheckedState::Done | CheckedState::Obstructed | CheckedState::Startable { .. } => {
             Err(Violation::NothingUnderWay { cluster })
         }
     }
 }
 
-fn soaking_is_true(member: &Member<'_>, actual: Timestamp) -> Result<(), Violation> {
-    let cluster = member.name.to_owned();
+fn soaking_is_true(member: &CheckedMember<'_>, actual: Timestamp) -> Result<(), Violation> {
+    let cluster = member.name.clone();
     match member.facts.state {
-        State::Soaking { until } if until == actual => Ok(()),
-        State::Soaking { until: expected } => Err(Violation::WrongSoak {
+        CheckedState::Soaking { until } if until == actual => Ok(()),
+        CheckedState::Soaking { until: expected } => Err(Violation::WrongSoak {
             cluster,
             actual,
             expected,
@@ -309,14 +315,14 @@ fn soaking_is_true(member: &Member<'_>, actual: Timestamp) -> Result<(), Violati
 }
 
 fn failed_is_true(
-    member: &Member<'_>,
+    member: &CheckedMember<'_>,
     reason: &FailureReason,
     retry_at: Option<Timestamp>,
 ) -> Result<(), Violation> {
-    let cluster = member.name.to_owned();
+    let cluster = member.name.clone();
     match &member.facts.state {
-        State::Failed(causes) if causes.contains(&(reason.clone(), retry_at)) => Ok(()),
-        State::Failed(_) => Err(Violation::WrongFailure { cluster }),
+        CheckedState::Failed(causes) if causes.contains(&(reason.clone(), retry_at)) => Ok(()),
+        CheckedState::Failed(_) => Err(Violation::WrongFailure { cluster }),
         _ => Err(Violation::NothingFailed { cluster }),
     }
 }

@@ -5,10 +5,11 @@ use std::collections::BTreeSet;
 use jiff::Timestamp;
 use starling_api::DeletionPolicy;
 
-use super::facts::State;
+use super::facts::CheckedState;
 use super::moment::Moment;
 use super::violation::Violation;
 use super::windows;
+use crate::ids::{ClusterName, SyncName};
 use crate::plan::leaving::{LeavingCause, LeavingSync, RemovalDecision, RemovalHold};
 use crate::plan::stages::Direction;
 use crate::plan::types::Decision;
@@ -43,13 +44,13 @@ impl Moment<'_> {
 
     fn removal_is_true(
         &self,
-        name: &str,
+        name: &SyncName,
         sync: &LeavingSync,
         actual: &RemovalDecision,
     ) -> Result<(), Violation> {
         let wrong = |expected| {
             Err(Violation::WrongRemoval {
-                sync: name.to_owned(),
+                sync: name.clone(),
                 actual: *actual,
                 expected,
             })
@@ -77,19 +78,15 @@ impl Moment<'_> {
             Expected::InASlot | Expected::AnyWindow => match actual {
                 RemovalDecision::Remove => Ok(()),
                 _ if no_slot && !self.may_leave_now(&sync.cluster) => Ok(()),
-                _ if no_slot => Err(Violation::RemovalIdleSlot {
-                    sync: name.to_owned(),
-                }),
+                _ if no_slot => Err(Violation::RemovalIdleSlot { sync: name.clone() }),
                 _ => wrong(RemovalDecision::Remove),
             },
         }
     }
 
-    fn removal(&self, name: &str, sync: &LeavingSync) -> Result<Expected, Violation> {
-        let wanted = || Violation::RemovesWanted {
-            sync: name.to_owned(),
-        };
-        let member = self.fleet.iter().find(|member| member.name == sync.cluster);
+    fn removal(&self, name: &SyncName, sync: &LeavingSync) -> Result<Expected, Violation> {
+        let wanted = || Violation::RemovesWanted { sync: name.clone() };
+        let member = self.fleet.iter().find(|member| *member.name == sync.cluster);
         let expected = match (&sync.cause, member) {
             (LeavingCause::ClusterUnselected { .. }, Some(_)) => return Err(wanted()),
             (LeavingCause::EntryRemoved, Some(member)) if member.view.entries.contains_key(&sync.entry) => {
@@ -110,7 +107,10 @@ impl Moment<'_> {
             }
             (LeavingCause::EntryRemoved, Some(member)) => {
                 let has_all = member.facts.removal.is_some();
-                let is_held = matches!(member.facts.state, State::Obstructed | State::Startable { .. });
+                let is_held = matches!(
+                    member.facts.state,
+                    CheckedState::Obstructed | CheckedState::Startable { .. }
+                );
                 match member.decision {
                     Decision::Remove { entries } if entries.contains(&sync.entry) => RemovalDecision::Remove,
                     _ if has_all && is_held => hold(RemovalHold::ClusterWaits, None),
@@ -137,6 +137,7 @@ impl Moment<'_> {
             (RemovalHold::SyncSuspended, sync.suspended),
             (RemovalHold::GroupSuspended, self.input.suspended),
             (RemovalHold::Paused, self.input.operator.paused.is_some()),
+            (RemovalHold::ClusterNotReady, deletes && sync.not_ready),
             (
                 RemovalHold::StageNotOpen,
                 deletes && !self.fleet.is_empty() && !self.is_open(stage),
@@ -192,10 +193,10 @@ impl Moment<'_> {
     }
 
     /// Reports whether the cluster could begin to leave in addition to what the plan begins.
-    fn may_leave_now(&self, cluster: &str) -> bool {
+    fn may_leave_now(&self, cluster: &ClusterName) -> bool {
         let losing = self.losing(true);
         let free = |slots| self.group.in_flight_after + losing.len() < slots;
-        losing.contains(cluster) || self.group.tally.slots.is_none_or(free)
+        losing.contains(cluster.as_str()) || self.group.tally.slots.is_none_or(free)
     }
 
     /// Returns the clusters that lose their Syncs because they left; if `planned`, also those that this plan begins

@@ -4,16 +4,17 @@ use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 
-use super::facts::{State, at_target};
-use super::member::Member;
+use super::facts::{CheckedState, at_target};
+use super::member::CheckedMember;
 use super::moment::Moment;
 use super::violation::Violation;
+use crate::ids::EntryName;
 use crate::plan::types::{Decision, EntryView};
 
 /// The newest request for a cluster, with its entries.
 struct Request<'a> {
     at: Timestamp,
-    entries: BTreeSet<&'a String>,
+    entries: BTreeSet<&'a EntryName>,
 }
 
 impl Moment<'_> {
@@ -25,7 +26,7 @@ impl Moment<'_> {
                 requested_at,
             } => self.may_be_retried(member, entries, *requested_at),
             Decision::Failed { .. } if self.is_retry_forgotten(member) => Err(Violation::RetryForgotten {
-                cluster: member.name.to_owned(),
+                cluster: member.name.clone(),
             }),
             _ => Ok(()),
         })
@@ -33,19 +34,19 @@ impl Moment<'_> {
 
     fn may_be_retried(
         &self,
-        member: &Member<'_>,
-        entries: &[String],
+        member: &CheckedMember<'_>,
+        entries: &[EntryName],
         at: Timestamp,
     ) -> Result<(), Violation> {
-        let cluster = || member.name.to_owned();
-        if !matches!(member.facts.state, State::Failed(_)) {
+        let cluster = || member.name.clone();
+        if !matches!(member.facts.state, CheckedState::Failed(_)) {
             return Err(Violation::RetriesNothingFailed { cluster: cluster() });
         }
         if self.stops_everybody() {
             return Err(Violation::RetriesWhileStopped { cluster: cluster() });
         }
         let request = self.request(member);
-        let actual: BTreeSet<&String> = entries.iter().collect();
+        let actual: BTreeSet<&EntryName> = entries.iter().collect();
         let is_requested = request.is_some_and(|request| {
             request.at == at && request.entries == actual && actual.len() == entries.len()
         });
@@ -56,7 +57,7 @@ impl Moment<'_> {
         }
     }
 
-    fn is_retry_forgotten(&self, member: &Member<'_>) -> bool {
+    fn is_retry_forgotten(&self, member: &CheckedMember<'_>) -> bool {
         let stage = self.stages.get(member.stage).map(|stage| &stage.scope);
         let mut scopes = [Some(&self.group), stage].into_iter().flatten();
         let is_free = scopes.all(|scope| {
@@ -74,7 +75,7 @@ impl Moment<'_> {
             || operator.aborted.is_some()
     }
 
-    fn request<'m>(&self, member: &'m Member<'_>) -> Option<Request<'m>> {
+    fn request<'m>(&self, member: &'m CheckedMember<'_>) -> Option<Request<'m>> {
         // No entry of the release failed.
         if member.facts.removal.is_some() {
             return None;
@@ -106,7 +107,7 @@ impl Moment<'_> {
                 })
         };
         let entries = member.view.entries.iter().filter(|(_, entry)| open(entry));
-        let entries: BTreeSet<&String> = entries.map(|(name, _)| name).collect();
+        let entries: BTreeSet<&EntryName> = entries.map(|(name, _)| name).collect();
         (!entries.is_empty()).then_some(Request { at, entries })
     }
 }

@@ -10,7 +10,7 @@ use crate::plan::types::{ClusterView, PlanInput};
 use crate::window::Window;
 
 /// The rules in force.
-pub(super) struct Rules<'a> {
+pub(super) struct CheckedRules<'a> {
     pub(super) stages: Cow<'a, [StageRules]>,
     /// The soak time.
     pub(super) soak: Duration,
@@ -25,7 +25,7 @@ pub(super) struct Rules<'a> {
     at_once: bool,
 }
 
-impl<'a> Rules<'a> {
+impl<'a> CheckedRules<'a> {
     pub(super) fn of(input: &'a PlanInput) -> Self {
         let (strategy, limits) = (&input.strategy, &input.strategy.limits);
         let at_once = input.rollout.direction == Direction::BackAtOnce;

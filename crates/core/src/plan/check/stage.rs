@@ -3,9 +3,9 @@
 use jiff::Timestamp;
 use starling_api::IntOrPercent;
 
-use super::facts::State;
-use super::member::Member;
-use super::rules::{Rules, share};
+use super::facts::CheckedState;
+use super::member::CheckedMember;
+use super::rules::{CheckedRules, share};
 use crate::plan::stages::Tally;
 use crate::plan::stages::{
     Attribution, Gate, GateRecord, GateResult, StagePhase, StageRecord, StageRules, StageWait,
@@ -29,13 +29,13 @@ pub(super) struct CheckedStage {
     /// Each phase that applies.
     pub(super) phases: Vec<StagePhase>,
     /// The counts and limits of its clusters.
-    pub(super) scope: Scope,
+    pub(super) scope: CheckedScope,
     /// Clusters that were done and are no longer healthy. They count as failed until the stage has passed.
     pub(super) broken: usize,
 }
 
 /// The counts and limits of the group or of a stage.
-pub(super) struct Scope {
+pub(super) struct CheckedScope {
     /// The counts that the plan should have.
     pub(super) tally: Tally,
     /// Clusters in flight after the plan is executed.
@@ -48,9 +48,12 @@ pub(super) struct Scope {
     pub(super) unavailable_after: usize,
 }
 
-impl Scope {
+impl CheckedScope {
     /// Counts the unavailable clusters again once it is known which stages are open.
-    pub(super) fn count_unavailable<'m>(&mut self, members: &(impl Iterator<Item = &'m Member<'m>> + Clone)) {
+    pub(super) fn count_unavailable<'m>(
+        &mut self,
+        members: &(impl Iterator<Item = &'m CheckedMember<'m>> + Clone),
+    ) {
         self.tally.unavailable = members.clone().filter(|m| m.is_unavailable()).count();
         self.unavailable_after = members
             .clone()
@@ -63,18 +66,18 @@ impl Scope {
     }
 
     pub(super) fn of<'m>(
-        members: &(impl Iterator<Item = &'m Member<'m>> + Clone),
+        members: &(impl Iterator<Item = &'m CheckedMember<'m>> + Clone),
         slots: Option<IntOrPercent>,
         failures_allowed: usize,
         unavailable_allowed: usize,
     ) -> Self {
-        let count = |wanted: fn(&Member<'_>) -> bool| members.clone().filter(|m| wanted(m)).count();
+        let count = |wanted: fn(&CheckedMember<'_>) -> bool| members.clone().filter(|m| wanted(m)).count();
         let total = members.clone().count();
-        let unavailable = |m: &Member<'_>| m.is_unavailable();
+        let unavailable = |m: &CheckedMember<'_>| m.is_unavailable();
         Self {
             tally: Tally {
                 total,
-                done: count(|m| matches!(m.facts.state, State::Done)),
+                done: count(|m| matches!(m.facts.state, CheckedState::Done)),
                 slots: slots.map(|slots| share(slots, total, 99).max(1)),
                 in_flight: count(|m| m.facts.holds_slot()),
                 failed: count(|m| m.counts_as_failed()),
@@ -93,7 +96,7 @@ impl Scope {
 /// The position of a stage, and what is known of it.
 pub(super) struct StageContext<'a> {
     pub(super) input: &'a PlanInput,
-    pub(super) rules: &'a Rules<'a>,
+    pub(super) rules: &'a CheckedRules<'a>,
     pub(super) index: usize,
     pub(super) stage: &'a StageRules,
     pub(super) at: Timestamp,
@@ -110,11 +113,11 @@ pub(super) struct StageContext<'a> {
 }
 
 impl StageContext<'_> {
-    pub(super) fn stage(&self, fleet: &[Member<'_>]) -> CheckedStage {
+    pub(super) fn stage(&self, fleet: &[CheckedMember<'_>]) -> CheckedStage {
         let members = || fleet.iter().filter(|member| member.stage == self.index);
         let total = members().count();
         let own = |bound: Option<IntOrPercent>| bound.map(|bound| share(bound, total, 0));
-        let mut scope = Scope::of(
+        let mut scope = CheckedScope::of(
             &members(),
             self.stage.max_concurrency,
             own(self.stage.max_failures).unwrap_or(self.failures_allowed),
@@ -122,7 +125,7 @@ impl StageContext<'_> {
         );
         let is_waited_for = fleet.iter().any(|member| member.stage > self.index);
         let is_watched = is_waited_for || !self.stage.after.is_empty();
-        let counts_as_broken = |m: &&Member<'_>| is_watched && m.facts.broken && m.skipped.is_none();
+        let counts_as_broken = |m: &&CheckedMember<'_>| is_watched && m.facts.broken && m.skipped.is_none();
         let broken = members().filter(counts_as_broken).count();
         let within = self.rules.continues || scope.tally.failed + broken <= scope.tally.failures_allowed;
         let clusters = self.clusters(members());
@@ -203,14 +206,14 @@ impl StageContext<'_> {
     }
 
     /// Returns the wait for the clusters of the stage that are not done.
-    fn clusters<'m>(&self, members: impl Iterator<Item = &'m Member<'m>>) -> StageWait {
+    fn clusters<'m>(&self, members: impl Iterator<Item = &'m CheckedMember<'m>>) -> StageWait {
         let (mut working, mut soaking) = (0, 0);
         for member in members.filter(|member| member.skipped.is_none()) {
             match member.facts.state {
-                State::Soaking { .. } => soaking += 1,
-                State::UnderWay { .. } | State::Startable { .. } => working += 1,
-                State::Obstructed => working += usize::from(member.is_waited_for(self.rules)),
-                State::Done | State::Failed(_) => {}
+                CheckedState::Soaking { .. } => soaking += 1,
+                CheckedState::UnderWay { .. } | CheckedState::Startable { .. } => working += 1,
+                CheckedState::Obstructed => working += usize::from(member.is_waited_for(self.rules)),
+                CheckedState::Done | CheckedState::Failed(_) => {}
             }
         }
         StageWait::Clusters { working, soaking }
@@ -225,9 +228,9 @@ impl StageContext<'_> {
         let mut record = self.old.clone();
         if self.skipped().is_some() || self.is_promoted() {
             record.passed_at.get_or_insert(self.at);
-        }
-        if self.is_promoted() && self.skipped().is_none() && self.opens_with_rollout() {
-            record.opened_at.get_or_insert(self.input.rollout.started_at);
+            if self.opens_with_rollout() {
+                record.opened_at.get_or_insert(self.input.rollout.started_at);
+            }
         }
         if record.passed_at.is_some() {
             return record;
@@ -258,9 +261,9 @@ impl StageContext<'_> {
         let mut record = self.old.clone();
         if self.skipped().is_some() || self.is_promoted() {
             record.passed_at.get_or_insert(self.at);
-        }
-        if self.is_promoted() && self.skipped().is_none() && self.opens_with_rollout() {
-            record.opened_at.get_or_insert(self.input.rollout.started_at);
+            if self.opens_with_rollout() {
+                record.opened_at.get_or_insert(self.input.rollout.started_at);
+            }
         }
         record
     }

@@ -4,11 +4,12 @@ use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 
-use super::facts::{self, State};
-use super::member::Member;
+use super::facts::{self, CheckedState};
+use super::member::CheckedMember;
 use super::moment::Moment;
 use super::violation::Violation;
 use super::windows;
+use crate::ids::{ClusterName, EntryName};
 use crate::plan::types::{AdmittedRelease, Decision, HoldReason, Reach};
 
 /// The place of a cluster in the order of starts; smaller ones start first.
@@ -17,7 +18,7 @@ struct Turn<'m> {
     is_new: bool,
     needs_slot: bool,
     eligible_at: Timestamp,
-    name: &'m str,
+    name: &'m ClusterName,
 }
 
 impl Moment<'_> {
@@ -41,8 +42,8 @@ impl Moment<'_> {
     }
 
     /// Checks what concerns the cluster alone.
-    fn may_be_started(&self, member: &Member<'_>) -> Result<(), Violation> {
-        let cluster = member.name.to_owned();
+    fn may_be_started(&self, member: &CheckedMember<'_>) -> Result<(), Violation> {
+        let cluster = member.name.clone();
         if member.is_held_back() {
             return Err(Violation::StartsSkipped { cluster });
         }
@@ -62,10 +63,10 @@ impl Moment<'_> {
     }
 
     /// Checks a start with the release: exactly the entries that are not at their target, in an open stage.
-    fn takes_the_release(&self, member: &Member<'_>, entries: &[String]) -> Result<(), Violation> {
+    fn takes_the_release(&self, member: &CheckedMember<'_>, entries: &[EntryName]) -> Result<(), Violation> {
         let mut named = BTreeSet::new();
         for entry in entries {
-            let (cluster, again) = (member.name.to_owned(), !named.insert(entry));
+            let (cluster, again) = (member.name.clone(), !named.insert(entry));
             let entry = entry.clone();
             match member.view.entries.get(&entry) {
                 None => return Err(Violation::StartsUnknownEntry { cluster, entry }),
@@ -76,7 +77,7 @@ impl Moment<'_> {
                 Some(_) => {}
             }
         }
-        let cluster = member.name.to_owned();
+        let cluster = member.name.clone();
         if entries.is_empty() {
             return Err(Violation::StartsNothing { cluster });
         }
@@ -95,8 +96,8 @@ impl Moment<'_> {
 
     /// Checks the removal of entries: exactly those that the release does not have and whose removal has not begun,
     /// once the others are done, in an open stage.
-    fn loses_the_rest(&self, member: &Member<'_>, entries: &[String]) -> Result<(), Violation> {
-        let cluster = member.name.to_owned();
+    fn loses_the_rest(&self, member: &CheckedMember<'_>, entries: &[EntryName]) -> Result<(), Violation> {
+        let cluster = member.name.clone();
         let Some(removal) = &member.facts.removal else {
             return Err(Violation::RemovesTooEarly { cluster });
         };
@@ -104,8 +105,8 @@ impl Moment<'_> {
             let entry = entry.clone();
             return Err(Violation::StartsSuspendedSync { cluster, entry });
         }
-        let actual: BTreeSet<&String> = entries.iter().collect();
-        let expected: BTreeSet<&String> = removal.waiting.iter().collect();
+        let actual: BTreeSet<&EntryName> = entries.iter().collect();
+        let expected: BTreeSet<&EntryName> = removal.waiting.iter().collect();
         if actual != expected || actual.len() != entries.len() || entries.is_empty() {
             return Err(Violation::WrongRemovedEntries {
                 cluster,
@@ -120,13 +121,17 @@ impl Moment<'_> {
     }
 
     /// Checks a start with the last known good release: only a new cluster whose stage is not open.
-    fn takes_the_last_known_good(&self, member: &Member<'_>, entries: &[String]) -> Result<(), Violation> {
-        let cluster = member.name.to_owned();
+    fn takes_the_last_known_good(
+        &self,
+        member: &CheckedMember<'_>,
+        entries: &[EntryName],
+    ) -> Result<(), Violation> {
+        let cluster = member.name.clone();
         if self.is_open(member.stage) {
             return Err(Violation::StartsWithKnownGoodInOpenStage { cluster });
         }
-        let actual: BTreeSet<&String> = entries.iter().collect();
-        let expected: BTreeSet<&String> = member.facts.known_good.iter().collect();
+        let actual: BTreeSet<&EntryName> = entries.iter().collect();
+        let expected: BTreeSet<&EntryName> = member.facts.known_good.iter().collect();
         if expected.is_empty() {
             return Err(Violation::NotNew { cluster });
         }
@@ -139,8 +144,8 @@ impl Moment<'_> {
         Ok(())
     }
 
-    fn group_may_start(&self, member: &Member<'_>, to: AdmittedRelease) -> Result<(), Violation> {
-        let cluster = member.name.to_owned();
+    fn group_may_start(&self, member: &CheckedMember<'_>, to: AdmittedRelease) -> Result<(), Violation> {
+        let cluster = member.name.clone();
         let operator = &self.input.operator;
         if self.input.suspended {
             return Err(Violation::StartsWhileSuspended { cluster });
@@ -166,7 +171,7 @@ impl Moment<'_> {
             return Err(Violation::StartsBehindFailedGate { cluster, stage });
         }
         // An admission that has begun is completed.
-        let begun = matches!(member.facts.state, State::Startable { interrupted: true });
+        let begun = matches!(member.facts.state, CheckedState::Startable { interrupted: true });
         let about = self.rules.windows_of(member.view);
         if !begun && windows::are_open(&about, self.at) == Some(false) {
             return Err(Violation::StartsInClosedWindow { cluster });
@@ -179,7 +184,7 @@ impl Moment<'_> {
     }
 
     /// Returns when the jitter of a cluster is over.
-    pub(super) fn eligible_at(&self, member: &Member<'_>, to: AdmittedRelease) -> jiff::Timestamp {
+    pub(super) fn eligible_at(&self, member: &CheckedMember<'_>, to: AdmittedRelease) -> jiff::Timestamp {
         let opening = self.stages.get(member.stage).and_then(|stage| stage.opening);
         let started_at = self.input.rollout.started_at;
         let from = match to {
@@ -204,7 +209,7 @@ impl Moment<'_> {
             if !for_room || !self.is_open(waiting.stage) {
                 continue;
             }
-            let needs_no_more = |other: &&Member<'_>| {
+            let needs_no_more = |other: &&CheckedMember<'_>| {
                 other.stage == waiting.stage
                     && waiting.is_unavailable() >= other.is_unavailable()
                     && waiting.facts.holds_slot() >= other.facts.holds_slot()
@@ -216,15 +221,15 @@ impl Moment<'_> {
                 .find(|other| turn < self.turn(other))
             {
                 return Err(Violation::OutOfTurn {
-                    cluster: other.name.to_owned(),
-                    before: waiting.name.to_owned(),
+                    cluster: other.name.clone(),
+                    before: waiting.name.clone(),
                 });
             }
         }
         Ok(())
     }
 
-    fn turn<'m>(&self, member: &'m Member<'_>) -> Turn<'m> {
+    fn turn<'m>(&self, member: &'m CheckedMember<'_>) -> Turn<'m> {
         Turn {
             is_new: !member.facts.is_reached(),
             needs_slot: !member.facts.holds_slot(),

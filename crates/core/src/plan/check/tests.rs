@@ -70,7 +70,7 @@ fn cluster(observed: ObservedSync) -> ClusterView {
         reach: Reach::Ready,
         stage: 0,
         windows: Vec::new(),
-        entries: [("app".to_owned(), entry(Some(observed)))].into(),
+        entries: [("app".into(), entry(Some(observed)))].into(),
     }
 }
 
@@ -91,13 +91,14 @@ fn stage(name: &str, before: &[Gate], after: &[Gate]) -> StageRules {
 }
 
 /// A rollout of these clusters through these stages, with nothing recorded yet.
-fn rollout(stages: Vec<StageRules>, clusters: BTreeMap<String, ClusterView>) -> PlanInput {
+fn rollout(stages: Vec<StageRules>, clusters: BTreeMap<ClusterName, ClusterView>) -> PlanInput {
     PlanInput {
         leaving: BTreeMap::new(),
+        returned: Default::default(),
         now: t(60),
         clock_jumps: ClockJumps::default(),
         strategy: Strategy {
-            limits: Limits {
+            limits: RolloutLimits {
                 max_concurrency: IntOrPercent::Int(4),
                 max_unavailable: IntOrPercent::Percent(100),
                 max_failures: IntOrPercent::Int(2),
@@ -126,14 +127,14 @@ fn rollout(stages: Vec<StageRules>, clusters: BTreeMap<String, ClusterView>) -> 
 
 fn start(entries: &[&str]) -> Decision {
     Decision::Start {
-        entries: entries.iter().map(|entry| (*entry).to_owned()).collect(),
+        entries: entries.iter().map(|entry| (*entry).into()).collect(),
         to: AdmittedRelease::Release,
     }
 }
 
 fn start_known_good(entries: &[&str]) -> Decision {
     Decision::Start {
-        entries: entries.iter().map(|entry| (*entry).to_owned()).collect(),
+        entries: entries.iter().map(|entry| (*entry).into()).collect(),
         to: AdmittedRelease::LastKnownGood,
     }
 }
@@ -161,7 +162,7 @@ fn opened() -> StageRecord {
 }
 
 /// A plan of a rollout in progress with one stage, which opened as the rollout began.
-fn plan_of(decisions: BTreeMap<String, Decision>, tally: Tally, recheck_at: i64) -> Plan {
+fn plan_of(decisions: BTreeMap<ClusterName, Decision>, tally: Tally, recheck_at: i64) -> Plan {
     Plan {
         removals: BTreeMap::new(),
         decisions,
@@ -208,7 +209,7 @@ fn accepted(good: fn() -> (PlanInput, Plan), changes: &[(&str, Mutation)]) {
 }
 
 fn decide(plan: &mut Plan, cluster: &str, decision: Decision) {
-    plan.decisions.insert(cluster.to_owned(), decision);
+    plan.decisions.insert(cluster.into(), decision);
 }
 
 fn view<'a>(input: &'a mut PlanInput, cluster: &str) -> &'a mut ClusterView {

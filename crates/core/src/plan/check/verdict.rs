@@ -2,8 +2,8 @@
 
 use starling_api::OnFailure;
 
-use super::facts::State;
-use super::member::Member;
+use super::facts::CheckedState;
+use super::member::CheckedMember;
 use super::moment::Moment;
 use super::violation::Violation;
 use crate::plan::stages::{Direction, RolloutVerdict, StageWait, Stop};
@@ -63,16 +63,16 @@ impl Moment<'_> {
     /// or there are no clusters. A cluster that was lost after its admission is unreachable and failed, and a skipped
     /// cluster may have work in progress: `strictly`, these count as not done. The rules allow both.
     fn has_succeeded(&self, strictly: bool) -> bool {
-        let out_of_reach = |member: &Member<'_>| {
+        let out_of_reach = |member: &CheckedMember<'_>| {
             let unreachable = matches!(member.view.reach, Reach::Unreachable { .. });
-            let lost = !matches!(member.facts.state, State::Obstructed);
+            let lost = !matches!(member.facts.state, CheckedState::Obstructed);
             unreachable && !self.rules.waits_for_unreachable && !(strictly && lost)
         };
-        let settled = |member: &Member<'_>| {
+        let settled = |member: &CheckedMember<'_>| {
             let stage = self.rules.skipped(self.input, member.stage);
             let passed_over = member.skipped.is_some() || stage.is_some();
             let skipped = passed_over && !(strictly && member.facts.admitted);
-            matches!(member.facts.state, State::Done) || skipped || out_of_reach(member)
+            matches!(member.facts.state, CheckedState::Done) || skipped || out_of_reach(member)
         };
         let passed = self.stages.iter().all(|stage| stage.record.passed_at.is_some());
         !self.input.membership_held && (self.fleet.is_empty() || passed) && self.fleet.iter().all(settled)

@@ -1,5 +1,6 @@
 //! The ways in which a plan can be wrong.
 
+use crate::ids::{ClusterName, EntryName, SyncName};
 use jiff::Timestamp;
 
 use crate::plan::leaving::RemovalDecision;
@@ -14,121 +15,121 @@ pub enum Violation {
     #[error("cluster {cluster}: no decision")]
     Undecided {
         /// The cluster.
-        cluster: String,
+        cluster: ClusterName,
     },
     /// A decision about a cluster that is not selected.
     #[error("cluster {cluster}: decided, but not selected")]
     NotSelected {
         /// The cluster.
-        cluster: String,
+        cluster: ClusterName,
     },
     /// Decided as done though an entry does not hold its target, or has not soaked.
     #[error("cluster {cluster}: decided as done, but an entry does not hold its target or has not soaked")]
     NotDone {
         /// The cluster.
-        cluster: String,
+        cluster: ClusterName,
     },
     /// Every entry is applied and has soaked, and the decision is not done.
     #[error("cluster {cluster}: every entry is applied and has soaked, but not decided as done")]
     DoneUnnoticed {
         /// The cluster.
-        cluster: String,
+        cluster: ClusterName,
     },
     /// Started without an entry.
     #[error("cluster {cluster}: started without an entry")]
     StartsNothing {
         /// The cluster.
-        cluster: String,
+        cluster: ClusterName,
     },
     /// An entry is started that the cluster does not have.
     #[error("cluster {cluster}: starts entry {entry}, which it does not have")]
     StartsUnknownEntry {
         /// The cluster.
-        cluster: String,
+        cluster: ClusterName,
         /// The entry.
-        entry: String,
+        entry: EntryName,
     },
     /// An entry is named twice.
     #[error("cluster {cluster}: starts entry {entry} twice")]
     StartsEntryTwice {
         /// The cluster.
-        cluster: String,
+        cluster: ClusterName,
         /// The entry.
-        entry: String,
+        entry: EntryName,
     },
     /// An entry is admitted again to the target that it is at.
     #[error("cluster {cluster}: starts entry {entry}, which is at its target")]
     StartsEntryAgain {
         /// The cluster.
-        cluster: String,
+        cluster: ClusterName,
         /// The entry.
-        entry: String,
+        entry: EntryName,
     },
     /// A slot is for a cluster with all its entries, and one is left out.
     #[error("cluster {cluster}: starts without entry {entry}, which is not at its target")]
     LeavesEntryOut {
         /// The cluster.
-        cluster: String,
+        cluster: ClusterName,
         /// The entry.
-        entry: String,
+        entry: EntryName,
     },
     /// Started though one of its parameters is invalid.
     #[error("cluster {cluster}: started with invalid parameters of entry {entry}")]
     StartsInvalid {
         /// The cluster.
-        cluster: String,
+        cluster: ClusterName,
         /// The entry.
-        entry: String,
+        entry: EntryName,
     },
     /// Started though it is not ready.
     #[error("cluster {cluster}: started though it is not ready")]
     StartsUnready {
         /// The cluster.
-        cluster: String,
+        cluster: ClusterName,
     },
     /// Started though one of its Syncs is suspended.
     #[error("cluster {cluster}: started though the Sync of entry {entry} is suspended")]
     StartsSuspendedSync {
         /// The cluster.
-        cluster: String,
+        cluster: ClusterName,
         /// The entry.
-        entry: String,
+        entry: EntryName,
     },
     /// Started though too many clusters left at once.
     #[error("cluster {cluster}: started though too many clusters left the group at once")]
     StartsWhileMembershipHeld {
         /// The cluster.
-        cluster: String,
+        cluster: ClusterName,
     },
     /// Started though the group is suspended.
     #[error("cluster {cluster}: started though the group is suspended")]
     StartsWhileSuspended {
         /// The cluster.
-        cluster: String,
+        cluster: ClusterName,
     },
     /// Started though an operator paused the rollout.
     #[error("cluster {cluster}: started though the rollout is paused")]
     StartsWhilePaused {
         /// The cluster.
-        cluster: String,
+        cluster: ClusterName,
     },
     /// Started with a release that an operator aborted.
     #[error("cluster {cluster}: started with an aborted release")]
     StartsWhileAborted {
         /// The cluster.
-        cluster: String,
+        cluster: ClusterName,
     },
     /// Started though an operator skipped it, on its own or with its stage.
     #[error("cluster {cluster}: started though it is skipped")]
     StartsSkipped {
         /// The cluster.
-        cluster: String,
+        cluster: ClusterName,
     },
     /// Started with the release though its stage is not open.
     #[error("cluster {cluster}: started though stage {stage} is not open")]
     StartsBeforeStage {
         /// The cluster.
-        cluster: String,
+        cluster: ClusterName,
         /// The index of its stage.
         stage: usize,
     },
@@ -136,13 +137,13 @@ pub enum Violation {
     #[error("cluster {cluster}: started with the last known good release though its stage is open")]
     StartsWithKnownGoodInOpenStage {
         /// The cluster.
-        cluster: String,
+        cluster: ClusterName,
     },
     /// Started with the last known good release though something else is applied, or all of that release already is.
     #[error("cluster {cluster}: started with the last known good release, but it is not new")]
     NotNew {
         /// The cluster.
-        cluster: String,
+        cluster: ClusterName,
     },
     /// Started with other entries of the last known good release than those that it lacks.
     #[error(
@@ -150,27 +151,27 @@ pub enum Violation {
     )]
     WrongKnownGoodEntries {
         /// The cluster.
-        cluster: String,
+        cluster: ClusterName,
         /// The entries that it lacks.
-        expected: Vec<String>,
+        expected: Vec<EntryName>,
     },
     /// Held though it is new, its stage waits, and a slot is free to start it with the last known good release.
     #[error("cluster {cluster}: new, and not started with the last known good release")]
     KnownGoodForgotten {
         /// The cluster.
-        cluster: String,
+        cluster: ClusterName,
     },
     /// Started though no window is open for it.
     #[error("cluster {cluster}: started though its windows are closed")]
     StartsInClosedWindow {
         /// The cluster.
-        cluster: String,
+        cluster: ClusterName,
     },
     /// Started though a gate failed, which stops all starts.
     #[error("cluster {cluster}: started though a gate of stage {stage} failed")]
     StartsBehindFailedGate {
         /// The cluster.
-        cluster: String,
+        cluster: ClusterName,
         /// The index of that stage.
         stage: usize,
     },
@@ -178,15 +179,15 @@ pub enum Violation {
     #[error("cluster {cluster}: started before {before}, which precedes it")]
     OutOfTurn {
         /// The cluster.
-        cluster: String,
+        cluster: ClusterName,
         /// The cluster that precedes it.
-        before: String,
+        before: ClusterName,
     },
     /// Started before its jitter is over.
     #[error("cluster {cluster}: started before {eligible}, when its jitter is over")]
     StartsBeforeJitter {
         /// The cluster.
-        cluster: String,
+        cluster: ClusterName,
         /// Time at which its jitter is over.
         eligible: Timestamp,
     },
@@ -194,7 +195,7 @@ pub enum Violation {
     #[error("cluster {cluster}: started though {failed} clusters failed (limit {allowed})")]
     StartsBeyondBudget {
         /// The cluster.
-        cluster: String,
+        cluster: ClusterName,
         /// The stage whose limit is exceeded; `None`: that of the group.
         stage: Option<usize>,
         /// The number of failed clusters.
@@ -236,19 +237,19 @@ pub enum Violation {
     #[error("cluster {cluster}: decided as in flight, but nothing is in progress")]
     NothingUnderWay {
         /// The cluster.
-        cluster: String,
+        cluster: ClusterName,
     },
     /// In flight, and its slot is given to another cluster.
     #[error("cluster {cluster}: in flight, but held")]
     UnderWayUnnoticed {
         /// The cluster.
-        cluster: String,
+        cluster: ClusterName,
     },
     /// In flight until another time than decided.
     #[error("cluster {cluster}: in flight until {expected:?}, decided: {actual:?}")]
     WrongDeadline {
         /// The cluster.
-        cluster: String,
+        cluster: ClusterName,
         /// The decided deadline.
         actual: Option<Timestamp>,
         /// The admission and the progress deadline; `None`: it was healthy before.
@@ -258,7 +259,7 @@ pub enum Violation {
     #[error("cluster {cluster}: decided as lost: {actual}")]
     WrongLost {
         /// The cluster.
-        cluster: String,
+        cluster: ClusterName,
         /// The decision.
         actual: bool,
     },
@@ -266,19 +267,19 @@ pub enum Violation {
     #[error("cluster {cluster}: decided as soaking, but it is not")]
     NotSoaking {
         /// The cluster.
-        cluster: String,
+        cluster: ClusterName,
     },
     /// Soaking, and the decision is another one.
     #[error("cluster {cluster}: soaking, but not decided as soaking")]
     SoakUnnoticed {
         /// The cluster.
-        cluster: String,
+        cluster: ClusterName,
     },
     /// Soaking until another time than decided.
     #[error("cluster {cluster}: soaking until {expected}, decided: {actual}")]
     WrongSoak {
         /// The cluster.
-        cluster: String,
+        cluster: ClusterName,
         /// The decided time.
         actual: Timestamp,
         /// Time at which the last of its entries has soaked.
@@ -288,25 +289,25 @@ pub enum Violation {
     #[error("cluster {cluster}: decided as failed, but nothing failed")]
     NothingFailed {
         /// The cluster.
-        cluster: String,
+        cluster: ClusterName,
     },
     /// Failed, and the decision is another one.
     #[error("cluster {cluster}: failed, but not decided as failed")]
     FailureUnnoticed {
         /// The cluster.
-        cluster: String,
+        cluster: ClusterName,
     },
     /// Failed for another reason, or retried at another time, than decided.
     #[error("cluster {cluster}: failed, but not for that reason or with that retry")]
     WrongFailure {
         /// The cluster.
-        cluster: String,
+        cluster: ClusterName,
     },
     /// Held for a reason that does not apply.
     #[error("cluster {cluster}: held for {}, which does not apply", reason.as_str())]
     WrongHold {
         /// The cluster.
-        cluster: String,
+        cluster: ClusterName,
         /// The decided reason.
         reason: HoldReason,
     },
@@ -314,7 +315,7 @@ pub enum Violation {
     #[error("cluster {cluster}: held for {}, which is not the first reason", reason.as_str())]
     NotTheFirstReason {
         /// The cluster.
-        cluster: String,
+        cluster: ClusterName,
         /// The decided reason.
         reason: HoldReason,
     },
@@ -322,7 +323,7 @@ pub enum Violation {
     #[error("cluster {cluster}: its hold ends at {expected:?}, decided: {actual:?}")]
     WrongHoldRecheck {
         /// The cluster.
-        cluster: String,
+        cluster: ClusterName,
         /// The decided time.
         actual: Option<Timestamp>,
         /// Time at which time alone ends the hold.
@@ -332,13 +333,13 @@ pub enum Violation {
     #[error("cluster {cluster}: waits for a slot while one is free")]
     IdleSlot {
         /// The cluster.
-        cluster: String,
+        cluster: ClusterName,
     },
     /// Held for unavailable clusters though it may be unavailable as well.
     #[error("cluster {cluster}: waits for unavailable clusters, but it may start")]
     MayBeUnavailable {
         /// The cluster.
-        cluster: String,
+        cluster: ClusterName,
     },
     /// The stages are not those of the strategy, or are in another order.
     #[error("the stages of the plan are not those of the strategy")]
@@ -377,45 +378,45 @@ pub enum Violation {
     #[error("cluster {cluster}: retried, but it has not failed")]
     RetriesNothingFailed {
         /// The cluster.
-        cluster: String,
+        cluster: ClusterName,
     },
     /// Retried though the group is suspended, the rollout is paused or aborted, or too many clusters left at once.
     #[error("cluster {cluster}: retried while nothing may start")]
     RetriesWhileStopped {
         /// The cluster.
-        cluster: String,
+        cluster: ClusterName,
     },
     /// Retried though no retry was requested since its admission, or with other entries, or for another request.
     #[error("cluster {cluster}: retried without an open request for these entries")]
     RetryNotRequested {
         /// The cluster.
-        cluster: String,
+        cluster: ClusterName,
     },
     /// Not retried though a request is pending and a slot is free.
     #[error("cluster {cluster}: not retried, though a request is pending and a slot is free")]
     RetryForgotten {
         /// The cluster.
-        cluster: String,
+        cluster: ClusterName,
     },
     /// A Sync that the group no longer wants has no decision.
     #[error("Sync {sync}: leaves, and has no decision")]
     RemovalUndecided {
         /// The Sync.
-        sync: String,
+        sync: SyncName,
     },
     /// Entries are removed before those of the release are done, or none is to be removed.
     #[error("cluster {cluster}: removes entries too early")]
     RemovesTooEarly {
         /// The cluster.
-        cluster: String,
+        cluster: ClusterName,
     },
     /// Wrong entries are removed.
     #[error("cluster {cluster}: does not remove exactly {expected:?}")]
     WrongRemovedEntries {
         /// The cluster.
-        cluster: String,
+        cluster: ClusterName,
         /// The right entries.
-        expected: Vec<String>,
+        expected: Vec<EntryName>,
     },
     /// More clusters that left lose their Syncs than there are slots.
     #[error("{after} clusters in flight or about to leave, {bound} allowed")]
@@ -429,19 +430,19 @@ pub enum Violation {
     #[error("Sync {sync}: waits for a slot, and one is free")]
     RemovalIdleSlot {
         /// The Sync.
-        sync: String,
+        sync: SyncName,
     },
     /// A Sync that the group wants has a decision to remove it.
     #[error("Sync {sync}: decided to be removed, but the group wants it")]
     RemovesWanted {
         /// The Sync.
-        sync: String,
+        sync: SyncName,
     },
     /// A Sync that leaves has a wrong decision.
     #[error("Sync {sync}: decided {actual:?}, expected {expected:?}")]
     WrongRemoval {
         /// The Sync.
-        sync: String,
+        sync: SyncName,
         /// The decision.
         actual: RemovalDecision,
         /// The right decision.

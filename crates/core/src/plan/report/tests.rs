@@ -30,7 +30,7 @@ fn hold(reason: HoldReason) -> Decision {
 }
 
 /// Decisions of one character each: `d` done, `W` in flight, `n` no slot, `f` failed, `x` suspended, `u` unreachable.
-fn decisions(script: &str) -> BTreeMap<String, Decision> {
+fn decisions(script: &str) -> BTreeMap<ClusterName, Decision> {
     let decision = |c: char| match c {
         'd' => Decision::Done,
         'W' => Decision::InFlight {
@@ -51,7 +51,9 @@ fn decisions(script: &str) -> BTreeMap<String, Decision> {
         other => panic!("no such decision: {other}"),
     };
     let named = script.chars().enumerate();
-    named.map(|(n, c)| (format!("c{n}"), decision(c))).collect()
+    named
+        .map(|(n, c)| (format!("c{n}").into(), decision(c)))
+        .collect()
 }
 
 fn stage(name: &str, phase: StagePhase) -> StagePlan {
@@ -63,7 +65,7 @@ fn stage(name: &str, phase: StagePhase) -> StagePlan {
     }
 }
 
-fn of(decisions: BTreeMap<String, Decision>, phase: StagePhase, verdict: RolloutVerdict) -> Plan {
+fn of(decisions: BTreeMap<ClusterName, Decision>, phase: StagePhase, verdict: RolloutVerdict) -> Plan {
     Plan {
         removals: BTreeMap::new(),
         decisions,
@@ -279,7 +281,7 @@ fn blockers_are_counted_and_say_what_they_wait_for() {
             recheck_at,
         };
         let decisions = [("a", held(None)), ("b", held(Some(t(9)))), ("c", Decision::Done)];
-        let decisions = decisions.map(|(name, decision)| (name.to_owned(), decision));
+        let decisions = decisions.map(|(name, decision)| (name.into(), decision));
         let plan = of(decisions.into(), StagePhase::Open, RolloutVerdict::InProgress);
         let blocked = plan.report(&input("", 1, 0)).blocked_by;
         let [blocker] = blocked.as_slice() else {
@@ -426,7 +428,7 @@ fn the_worst_problem_comes_first() {
         ),
         ("k", hold(HoldReason::NoSlot)),
     ];
-    let decisions = decisions.map(|(name, decision)| (name.to_owned(), decision));
+    let decisions = decisions.map(|(name, decision)| (name.into(), decision));
     let problems = of(decisions.into(), StagePhase::Open, RolloutVerdict::InProgress)
         .report(&input("", 1, 0))
         .problems;

@@ -345,7 +345,7 @@ fn only_an_automatic_rollback_holds_the_removal_of_an_entry() {
             recheck_at: None,
         };
         assert_eq!(decision(&mut case), held);
-        case.observed.approved.insert(removal_digest(&rollout));
+        case.observed.approved.insert(removal_digest("", &rollout));
         assert_eq!(decision(&mut case), RemovalDecision::Remove);
         // The approval is of this rollout.
         case.status.rollout.as_mut().unwrap().id += 1;

@@ -1,6 +1,7 @@
 //! Passes that keep the rollout in status.
 
 use super::*;
+use crate::ids::RolloutNumber;
 use crate::plan::{Gate, GateRecord};
 
 fn ms(milliseconds: i64) -> SignedDuration {
@@ -24,6 +25,22 @@ fn a_pass_in_which_nothing_is_new_evaluates_gates_and_writes_nothing() {
             transition.recheck_at
         );
     }
+}
+
+#[test]
+fn marks_are_written_last_in_each_pass_until_none_is_missing() {
+    let mut case = fresh(&["c1", "c2"]);
+    case.observed.unmarked = true;
+    let begun = writes(&case.pass());
+    assert_eq!(begun.last().map(String::as_str), Some("write marks"), "{begun:?}");
+    case.now = t(10);
+    assert_eq!(
+        writes(&case.pass()),
+        ["append journal 1", "evaluate gates", "write marks"]
+    );
+    case.observed.unmarked = false;
+    case.now = t(11);
+    assert_eq!(writes(&case.pass()), ["evaluate gates"]);
 }
 
 fn staged() -> Case {
@@ -271,7 +288,7 @@ fn a_cluster_is_retried_for_a_request_and_that_is_recorded_with_the_admission() 
             cluster: "c1".into(),
             entry: ENTRY.into(),
             release: "r1".into(),
-            rollout: 1,
+            rollout: RolloutNumber::new(1),
             target: "r1".into(),
             revision: "main@sha1:r1".into(),
             at: t(0),
@@ -296,9 +313,10 @@ pub(super) fn leaving(cluster: &str, depends_on: &[&str]) -> LeavingSync {
             windows: Vec::new(),
         },
         policy: DeletionPolicy::Orphan,
-        depends_on: depends_on.iter().map(|name| (*name).to_owned()).collect(),
+        depends_on: depends_on.iter().map(|name| (*name).into()).collect(),
         removing_since: None,
         suspended: false,
+        not_ready: false,
         budget_until: None,
         approval: None,
     }

@@ -1,6 +1,7 @@
 //! State that a pass must not lose: the slot of a retried cluster, the turn of a queued release, a success.
 
 use super::*;
+use crate::ids::ClusterId;
 use crate::plan::{Decision, Retry};
 use crate::progress;
 
@@ -15,7 +16,7 @@ fn progress_after_a_failed_attempt(retried_for: Option<Timestamp>) -> Progress {
     let admitted = progress::Admitted {
         target: "r1",
         wait: true,
-        cluster_id: "id",
+        cluster_id: &ClusterId::new("id"),
         generation: 1,
         retried_for: retried_for.as_deref(),
         requested_at: retried_for.as_deref(),

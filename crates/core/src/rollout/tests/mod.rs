@@ -20,6 +20,7 @@ use starling_api::{
 use super::operator::{OperatorActions, RollbackRequest};
 use super::*;
 use crate::clock_jumps::ClockJumps;
+use crate::ids::{ClusterName, ReleaseDigest, RolloutNumber, SyncName};
 use crate::journal::Recorder;
 use crate::plan::{
     Attribution, ClusterView, EntryView, GateResult, LeavingCause, LeavingSync, ObservedSync, PlanInput,
@@ -45,7 +46,7 @@ fn snapshot(release: &str) -> Arc<ReleaseSnapshot> {
     let entry = serde_json::json!({"name": ENTRY, "sourceRef": {"name": "s"}, "path": "./x"});
     let entry: SyncEntry = serde_json::from_value(entry).unwrap();
     Arc::new(ReleaseSnapshot {
-        digest: release.to_owned(),
+        digest: release.into(),
         revisions: revisions(release),
         entries: vec![entry],
     })
@@ -98,9 +99,9 @@ fn failing(release: &str) -> ObservedSync {
 #[derive(Clone, Debug, Default)]
 struct Fake {
     /// The place of each cluster's stage, and its Sync.
-    clusters: BTreeMap<String, (usize, Option<ObservedSync>)>,
-    unreachable: BTreeSet<String>,
-    leaving: BTreeMap<String, LeavingSync>,
+    clusters: BTreeMap<ClusterName, (usize, Option<ObservedSync>)>,
+    unreachable: BTreeSet<ClusterName>,
+    leaving: BTreeMap<SyncName, LeavingSync>,
     /// The operator actions on the rollout with this number.
     actions: (i64, OperatorActions),
     gate_results: BTreeMap<String, GateResult>,
@@ -111,6 +112,8 @@ struct Fake {
     settled: BTreeSet<AdmissionRef>,
     /// The digests of approved removals.
     approved: BTreeSet<String>,
+    /// Whether an object lacks the mark of its rollout.
+    unmarked: bool,
     lent: usize,
     given_back: usize,
 }
@@ -125,7 +128,7 @@ impl Observations for Fake {
         }
     }
 
-    fn gate_results(&self, _: i64, stages: &mut BTreeMap<String, StageRecord>) {
+    fn gate_results(&self, _: RolloutNumber, stages: &mut BTreeMap<String, StageRecord>) {
         for (name, result) in &self.gate_results {
             let last = stages.get_mut(name).and_then(|record| record.after.last_mut());
             if let Some(last) = last {
@@ -134,9 +137,9 @@ impl Observations for Fake {
         }
     }
 
-    fn gate_messages(&self, _: i64, _: &mut [StageStatus]) {}
+    fn gate_messages(&self, _: RolloutNumber, _: &mut [StageStatus]) {}
 
-    fn release_digest(&self, _: i64) -> Option<String> {
+    fn release_digest(&self, _: RolloutNumber) -> Option<String> {
         self.digest.clone()
     }
 
@@ -148,12 +151,15 @@ impl Observations for Fake {
         !self.not_stored.contains(release)
     }
 
-    fn clusters(&mut self, rolling: &Rolling) -> BTreeMap<String, ClusterView> {
+    fn clusters(&mut self, rolling: &Rolling) -> BTreeMap<ClusterName, ClusterView> {
         self.lent += 1;
         let clusters = self.clusters.iter().map(|(name, (stage, observed))| {
             let entry = EntryView {
-                wanted: Ok(rolling.snapshot.digest.clone()),
-                known_good: rolling.known_good.as_ref().map(|good| good.digest.clone()),
+                wanted: Ok(rolling.snapshot.digest.as_str().into()),
+                known_good: rolling
+                    .known_good
+                    .as_ref()
+                    .map(|good| good.digest.as_str().into()),
                 observed: observed.clone(),
             };
             let away = Reach::Unreachable {
@@ -162,7 +168,7 @@ impl Observations for Fake {
                 since: t(-200),
             };
             let view = ClusterView {
-                id: name.clone(),
+                id: name.to_string(),
                 reach: if self.unreachable.contains(name) {
                     away
                 } else {
@@ -170,14 +176,14 @@ impl Observations for Fake {
                 },
                 stage: *stage,
                 windows: Vec::new(),
-                entries: [(ENTRY.to_owned(), entry)].into(),
+                entries: [(ENTRY.into(), entry)].into(),
             };
             (name.clone(), view)
         });
         clusters.collect()
     }
 
-    fn give_back(&mut self, clusters: BTreeMap<String, ClusterView>) {
+    fn give_back(&mut self, clusters: BTreeMap<ClusterName, ClusterView>) {
         assert!(
             clusters.keys().eq(self.clusters.keys()),
             "other clusters came back"
@@ -185,7 +191,7 @@ impl Observations for Fake {
         self.given_back += 1;
     }
 
-    fn leaving(&self, _: &Rolling) -> BTreeMap<String, LeavingSync> {
+    fn leaving(&self, _: &Rolling) -> BTreeMap<SyncName, LeavingSync> {
         self.leaving.clone()
     }
 
@@ -193,12 +199,16 @@ impl Observations for Fake {
         self.approved.contains(digest)
     }
 
+    fn awaits_marks(&self, _: &SyncGroupStatus) -> bool {
+        self.unmarked
+    }
+
     fn admission(&self, cluster: &str, entry: &str) -> Option<AdmissionRef> {
         let sync = self.clusters.get(cluster)?.1.as_ref()?;
         Some(AdmissionRef {
-            cluster: cluster.to_owned(),
-            entry: entry.to_owned(),
-            rollout: "1".to_owned(),
+            cluster: cluster.into(),
+            entry: entry.into(),
+            rollout: RolloutNumber::new(1),
             target: sync.target.clone()?,
         })
     }
@@ -234,7 +244,7 @@ fn strategy(json: serde_json::Value) -> ReadStrategy {
 
 /// Returns a group without a rollout that is offered `r1`, with a journal and one slot.
 fn fresh(clusters: &[&str]) -> Case {
-    let clusters = clusters.iter().map(|name| ((*name).to_owned(), (0, None)));
+    let clusters = clusters.iter().map(|name| ((*name).into(), (0, None)));
     Case {
         now: t(0),
         status: SyncGroupStatus::default(),
@@ -260,7 +270,7 @@ fn rolling(release: &str, clusters: &[(&str, ObservedSync)]) -> Case {
     let mut case = fresh(&[]);
     for (name, observed) in clusters {
         let cluster = (0, Some(observed.clone()));
-        case.observed.clusters.insert((*name).to_owned(), cluster);
+        case.observed.clusters.insert((*name).into(), cluster);
     }
     case.offer = offer(release);
     case.status.rollout = Some(RolloutStatus {
@@ -332,7 +342,7 @@ impl Case {
                     loaded.take_release(digest, found);
                 }
                 Need::Revision(revision) => {
-                    let found = is_stored(&revision).then(|| revision.clone());
+                    let found = is_stored(&revision).then(|| revision.as_str().into());
                     loaded.take_revision(revision, found);
                 }
             }
@@ -377,7 +387,7 @@ impl Case {
                         self.observed.leaving.remove(&removal.sync);
                     }
                 }
-                Action::StoreRelease { snapshot, .. } => drop(self.lost.remove(&snapshot.digest)),
+                Action::StoreRelease { snapshot, .. } => drop(self.lost.remove(snapshot.digest.as_str())),
                 _ => {}
             }
         }
@@ -440,9 +450,10 @@ fn label(effect: &Effect) -> String {
             format!("remove {}", names.join(" "))
         }
         Action::CollectGarbage { named, .. } => {
-            let named: Vec<&str> = named.iter().map(String::as_str).collect();
+            let named: Vec<&str> = named.iter().map(ReleaseDigest::as_str).collect();
             format!("forget all but {}", named.join(" "))
         }
         Action::DigestRelease => "digest release".to_owned(),
+        Action::WriteMarks => "write marks".to_owned(),
     }
 }

@@ -76,6 +76,7 @@ fn no_sync_is_removed_while_the_current_release_is_lost() {
             depends_on: BTreeSet::new(),
             removing_since: None,
             suspended: false,
+            not_ready: false,
             budget_until: None,
             approval: None,
         },

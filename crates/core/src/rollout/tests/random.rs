@@ -126,14 +126,15 @@ fn fake() -> impl Strategy<Value = Fake> {
             depends_on: BTreeSet::new(),
             removing_since: None,
             suspended: false,
+            not_ready: false,
             budget_until: None,
             approval: None,
         });
         Fake {
-            clusters: named.map(|(name, cluster)| (name.to_owned(), cluster)).collect(),
-            unreachable: unreachable.into_iter().map(str::to_owned).collect(),
+            clusters: named.map(|(name, cluster)| (name.into(), cluster)).collect(),
+            unreachable: unreachable.into_iter().map(ClusterName::from).collect(),
             leaving: leaving
-                .map(|sync| ("web-gone".to_owned(), sync))
+                .map(|sync| ("web-gone".into(), sync))
                 .into_iter()
                 .collect(),
             actions: (1, actions),
@@ -241,7 +242,7 @@ proptest! {
         });
         prop_assert_eq!(&transition.status, written.unwrap_or(&before));
         // A rollout begins with the next number, and is recorded and stored.
-        let began = transition.began.as_ref().map(|began| began.rollout);
+        let began = transition.began.as_ref().map(|began| began.rollout.get());
         let number = before.rollout.as_ref().map_or(0, |rollout| rollout.id) + 1;
         prop_assert_eq!(began.is_some(), !places(&effects, "record rollout").is_empty());
         prop_assert!(began.is_none_or(|began| began == number && rolls == number));
@@ -254,7 +255,7 @@ proptest! {
             let Action::Admit(admissions) = &effect.action else { continue };
             let named = super::super::garbage::named(&transition.status);
             for admission in admissions {
-                prop_assert_eq!(admission.rollout, rolls);
+                prop_assert_eq!(admission.rollout.get(), rolls);
                 prop_assert!(named.contains(&admission.release), "{:?}", admission);
             }
         }

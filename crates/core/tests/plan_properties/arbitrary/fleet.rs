@@ -4,6 +4,7 @@ use proptest::collection::btree_map;
 use proptest::option::weighted;
 use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
+use starling_core::ids::TargetDigest;
 use starling_core::plan::{
     Applied, ClusterView, EntryView, HealthProblem, ObservedSync, Progress, Reach, UnresolvedTarget,
 };
@@ -60,8 +61,8 @@ fn observed_sync() -> impl Strategy<Value = ObservedSync> {
     )
         .prop_map(
             |((target, release), admitted_at, progress, retried_for, suspended)| ObservedSync {
-                target: target.map(str::to_owned),
-                release: release.to_owned(),
+                target: target.map(TargetDigest::from),
+                release: release.into(),
                 admitted_at: admitted_at.map(t),
                 progress,
                 retried_for,
@@ -72,15 +73,15 @@ fn observed_sync() -> impl Strategy<Value = ObservedSync> {
 
 fn entry() -> impl Strategy<Value = EntryView> {
     let wanted = prop_oneof![
-        19 => Just(Ok("new".to_owned())),
-        1 => Just(Err(UnresolvedTarget::UnreadableSync { sync: "s".to_owned() })),
+        19 => Just(Ok("new".into())),
+        1 => Just(Err(UnresolvedTarget::UnreadableSync { sync: "s".into() })),
         1 => Just(Err(UnresolvedTarget::parameter("no such label"))),
     ];
     let known_good = weighted(0.7, select(vec!["good", "good", "old", "new"]));
     (wanted, known_good, weighted(0.8, observed_sync())).prop_map(|(wanted, known_good, observed)| {
         EntryView {
             wanted,
-            known_good: known_good.map(str::to_owned),
+            known_good: known_good.map(TargetDigest::from),
             observed,
         }
     })
@@ -111,7 +112,7 @@ pub(super) fn cluster(stages: usize) -> impl Strategy<Value = ClusterView> {
                     if is_new {
                         entry.observed = None;
                     }
-                    (name.to_owned(), entry)
+                    (name.into(), entry)
                 })
                 .collect(),
         },

@@ -13,9 +13,10 @@ use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
 use starling_api::{DeletionPolicy, IntOrPercent, OnFailure, OnUnreachable, StageTaskType};
 use starling_core::clock_jumps::ClockJumps;
+use starling_core::ids::{EntryName, SyncName};
 use starling_core::plan::{
-    Attribution, Direction, Gate, GateRecord, GateResult, LeavingCause, LeavingSync, Limits, OperatorInput,
-    PlanInput, REST, Reach, Retry, RolloutView, StageRecord, StageRules, Strategy as Rollout,
+    Attribution, Direction, Gate, GateRecord, GateResult, LeavingCause, LeavingSync, OperatorInput,
+    PlanInput, REST, Reach, Retry, RolloutLimits, RolloutView, StageRecord, StageRules, Strategy as Rollout,
 };
 use starling_core::window::Window;
 
@@ -66,16 +67,18 @@ fn seconds(longest: u64) -> impl Strategy<Value = Duration> {
     prop_oneof![Just(0), 1..longest].prop_map(Duration::from_secs)
 }
 
-pub(crate) fn limits() -> impl Strategy<Value = Limits> {
+pub(crate) fn limits() -> impl Strategy<Value = RolloutLimits> {
     let bounds = (limit(), wide_limit(), limit());
     (bounds, seconds(300), 1u64..900, seconds(600)).prop_map(
-        |((max_concurrency, max_unavailable, max_failures), min_success_time, deadline, jitter)| Limits {
-            max_concurrency,
-            max_unavailable,
-            max_failures,
-            min_success_time,
-            progress_deadline: Duration::from_secs(deadline),
-            jitter,
+        |((max_concurrency, max_unavailable, max_failures), min_success_time, deadline, jitter)| {
+            RolloutLimits {
+                max_concurrency,
+                max_unavailable,
+                max_failures,
+                min_success_time,
+                progress_deadline: Duration::from_secs(deadline),
+                jitter,
+            }
         },
     )
 }
@@ -233,11 +236,15 @@ fn records(stages: Vec<StageRules>) -> impl Strategy<Value = BTreeMap<String, St
     })
 }
 
+fn attributed<N: From<String> + Ord>(names: Vec<String>) -> BTreeMap<N, Attribution> {
+    let named = names.into_iter().map(|name| (name.into(), attribution(0)));
+    named.collect()
+}
+
 fn operator(stages: Vec<String>) -> impl Strategy<Value = OperatorInput> {
     let some = |names: Vec<String>| prop_oneof![6 => Just(Vec::new()), 1 => subsequence(names.clone(), 0..=names.len())];
     let clusters: Vec<String> = (0..40).map(|n| format!("c{n:02}")).collect();
     let skipped = prop_oneof![3 => Just(Vec::new()), 1 => subsequence(clusters, 0..6)];
-    let attributed = |names: Vec<String>| names.into_iter().map(|name| (name, attribution(0))).collect();
     (
         weighted(0.05, Just(attribution(0))),
         weighted(0.05, Just(attribution(0))),
@@ -261,7 +268,7 @@ fn operator(stages: Vec<String>) -> impl Strategy<Value = OperatorInput> {
 /// Requests for retries: of everything, of one stage, of one cluster.
 fn retries(stages: Vec<String>) -> impl Strategy<Value = Vec<Retry>> {
     let stage = weighted(0.3, select(stages));
-    let cluster = weighted(0.4, (0..6_u8).prop_map(|n| format!("c{n:02}")));
+    let cluster = weighted(0.4, (0..6_u8).prop_map(|n| format!("c{n:02}").into()));
     let retry = (cluster, stage, 0_i64..4).prop_map(|(cluster, stage, at)| Retry {
         cluster,
         stage,
@@ -271,7 +278,7 @@ fn retries(stages: Vec<String>) -> impl Strategy<Value = Vec<Retry>> {
 }
 
 /// Syncs that the group no longer wants: of clusters that are not selected, and of entries that no release has.
-fn leaving(stages: usize) -> impl Strategy<Value = BTreeMap<String, LeavingSync>> {
+fn leaving(stages: usize) -> impl Strategy<Value = BTreeMap<SyncName, LeavingSync>> {
     let cluster = (0..4_u8).prop_map(|n| format!("gone-{n}"));
     let unselected =
         (cluster, 0_i64..1200, 0..stages, fleet::windows()).prop_map(|(cluster, at, stage, windows)| {
@@ -290,20 +297,21 @@ fn leaving(stages: usize) -> impl Strategy<Value = BTreeMap<String, LeavingSync>
         prop_oneof![unselected, removed],
         policy,
         since,
-        weighted(0.1, Just(())),
+        (weighted(0.1, Just(())), weighted(0.2, Just(()))),
         weighted(0.2, 0_i64..1200),
         weighted(0.2, Just(())),
     );
     let sync = sync.prop_map(
-        |((cluster, cause), policy, since, suspended, budget, held)| LeavingSync {
+        |((cluster, cause), policy, since, (suspended, not_ready), budget, held)| LeavingSync {
             approval: held.map(|()| "sha256:d".into()),
-            cluster,
-            entry: String::new(),
+            cluster: cluster.into(),
+            entry: EntryName::default(),
             cause,
             policy,
             depends_on: BTreeSet::new(),
             removing_since: since.map(t),
             suspended: suspended.is_some(),
+            not_ready: not_ready.is_some(),
             budget_until: budget.map(t),
         },
     );
@@ -313,7 +321,7 @@ fn leaving(stages: usize) -> impl Strategy<Value = BTreeMap<String, LeavingSync>
             let named = syncs.into_iter().enumerate();
             let of_its_own = |(n, sync): (usize, LeavingSync)| {
                 let entry = format!("removed-{n}");
-                (format!("shop-{entry}"), LeavingSync { entry, ..sync })
+                (format!("shop-{entry}").into(), LeavingSync { entry: entry.into(), ..sync })
             };
             named.map(of_its_own).collect()
         }),
@@ -395,10 +403,11 @@ pub(crate) fn input() -> impl Strategy<Value = PlanInput> {
                         suspended,
                         membership_held,
                         leaving,
+                        returned: Default::default(),
                         clusters: clusters
                             .into_iter()
                             .enumerate()
-                            .map(|(n, cluster)| (format!("c{n:02}"), cluster))
+                            .map(|(n, cluster)| (format!("c{n:02}").into(), cluster))
                             .collect(),
                     }
                 },

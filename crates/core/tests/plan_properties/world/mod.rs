@@ -15,9 +15,10 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use starling_api::OnFailure;
 use starling_core::clock_jumps::ClockJumps;
+use starling_core::ids::{ClusterName, TargetDigest};
 use starling_core::plan::{
-    ClusterView, Direction, EntryView, Gate, GateResult, HealthProblem, Limits, OperatorInput, PlanInput,
-    Progress, Reach, RolloutView, Strategy as Rollout, UnresolvedTarget, plan,
+    ClusterView, Direction, EntryView, Gate, GateResult, HealthProblem, OperatorInput, PlanInput, Progress,
+    Reach, RolloutLimits, RolloutView, Strategy as Rollout, UnresolvedTarget, plan,
 };
 
 use member::{Member, failing, is_applied, is_failing, is_working};
@@ -34,7 +35,7 @@ type Release = BTreeMap<&'static str, u32>;
 #[derive(Clone, Debug)]
 pub(crate) struct World {
     pub(crate) now: Timestamp,
-    pub(crate) members: BTreeMap<String, Member>,
+    pub(crate) members: BTreeMap<ClusterName, Member>,
     pub(crate) group_suspended: bool,
     pub(crate) strategy: Rollout,
     /// Strategies that may replace the present one.
@@ -52,7 +53,7 @@ pub(crate) struct World {
     serial: u32,
 }
 
-pub(crate) fn world(limits: impl Strategy<Value = Limits>) -> impl Strategy<Value = World> {
+pub(crate) fn world(limits: impl Strategy<Value = RolloutLimits>) -> impl Strategy<Value = World> {
     let strategies = (arbitrary::strategy(), vec(arbitrary::strategy(), 2));
     let members = vec((any::<bool>(), any::<u8>()), 1..14);
     (limits, strategies, 1usize..=ENTRIES.len(), members).prop_map(
@@ -65,7 +66,7 @@ pub(crate) fn world(limits: impl Strategy<Value = Limits>) -> impl Strategy<Valu
                 others,
                 operator: OperatorInput::default(),
                 rollout: RolloutView {
-                    release: String::new(),
+                    release: String::new().into(),
                     direction: Direction::Forward,
                     started_at: t(0),
                     stages: BTreeMap::new(),
@@ -89,12 +90,12 @@ pub(crate) fn world(limits: impl Strategy<Value = Limits>) -> impl Strategy<Valu
     )
 }
 
-fn target(versions: &Release, member: &Member, entry: &str) -> Result<String, UnresolvedTarget> {
+fn target(versions: &Release, member: &Member, entry: &str) -> Result<TargetDigest, UnresolvedTarget> {
     let version = versions.get(entry);
     match (entry, member.label) {
         ("app", None) => Err(UnresolvedTarget::parameter("no such label")),
-        ("app", Some(label)) => Ok(format!("{entry} {version:?} {label}")),
-        _ => Ok(format!("{entry} {version:?}")),
+        ("app", Some(label)) => Ok(format!("{entry} {version:?} {label}").into()),
+        _ => Ok(format!("{entry} {version:?}").into()),
     }
 }
 
@@ -124,7 +125,7 @@ impl World {
                         known_good: good(member, entry),
                         observed: member.syncs.get(entry).cloned(),
                     };
-                    ((*entry).to_owned(), view)
+                    ((*entry).into(), view)
                 })
                 .collect(),
         };
@@ -138,6 +139,7 @@ impl World {
             suspended: self.group_suspended,
             membership_held: false,
             leaving: BTreeMap::new(),
+            returned: Default::default(),
             clusters: clusters
                 .map(|(name, member)| (name.clone(), view(member)))
                 .collect(),
@@ -281,7 +283,11 @@ impl World {
         }
     }
 
-    fn pick(&mut self, pick: u8, can: impl Fn((&str, &Member)) -> bool) -> Option<(&String, &mut Member)> {
+    fn pick(
+        &mut self,
+        pick: u8,
+        can: impl Fn((&str, &Member)) -> bool,
+    ) -> Option<(&ClusterName, &mut Member)> {
         let mut possible: Vec<_> = self
             .members
             .iter_mut()
@@ -310,7 +316,7 @@ impl World {
             },
             syncs: BTreeMap::new(),
         };
-        self.members.insert(format!("c{:03}", self.serial), member);
+        self.members.insert(format!("c{:03}", self.serial).into(), member);
     }
 
     fn new_release(&mut self, mask: u8) {
@@ -329,7 +335,7 @@ impl World {
     /// Starts a rollout without records and requests.
     fn start(&mut self, release: Release, direction: Direction) {
         self.rollout = RolloutView {
-            release: name(&release),
+            release: name(&release).into(),
             direction,
             started_at: self.now,
             stages: BTreeMap::new(),

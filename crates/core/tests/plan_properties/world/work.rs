@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use starling_api::OnFailure;
+use starling_core::ids::ClusterName;
 use starling_core::plan::check::check;
 use starling_core::plan::{
     AdmittedRelease, Decision, Direction, Gate, GateRecord, GateResult, ObservedSync, Plan, Progress, Reach,
@@ -67,7 +68,7 @@ impl World {
 
     /// Plans after `event` and executes the plan, up to the write after which a crash ends it. Returns the clusters
     /// that were admitted to this release.
-    pub(crate) fn roll(&mut self, event: &Event) -> Result<Vec<String>, TestCaseError> {
+    pub(crate) fn roll(&mut self, event: &Event) -> Result<Vec<ClusterName>, TestCaseError> {
         let writes = match event {
             Event::Crash(writes) => usize::from(*writes),
             _ => usize::MAX,
@@ -80,7 +81,7 @@ impl World {
         Ok(self.plan_and_write(usize::MAX)?.0)
     }
 
-    fn plan_and_write(&mut self, mut writes: usize) -> Result<(Plan, Vec<String>), TestCaseError> {
+    fn plan_and_write(&mut self, mut writes: usize) -> Result<(Plan, Vec<ClusterName>), TestCaseError> {
         let input = self.input();
         let plan = plan(&input);
         prop_assert_eq!(check(&input, &plan), Ok(()), "{:#?} {:#?}", input, plan);
@@ -136,12 +137,12 @@ impl World {
         }
         let stages = &self.strategy.stages;
         let own = self.members[name].stage % stages.len();
-        let is_let_go = |stage: &StageRules| {
+        let is_relinquished = |stage: &StageRules| {
             let operator = &self.operator;
             operator.promoted.contains_key(&stage.name) || operator.skipped_stages.contains_key(&stage.name)
         };
-        let in_front = || stages.iter().take(own).filter(|stage| !is_let_go(stage));
-        is_let_go(&stages[own])
+        let in_front = || stages.iter().take(own).filter(|stage| !is_relinquished(stage));
+        is_relinquished(&stages[own])
             || (in_front().all(|stage| self.is_passed(stage, true)) && self.is_passed(&stages[own], false))
     }
 
@@ -173,7 +174,7 @@ impl World {
         let digest = super::name(&release);
         let sync = ObservedSync {
             target: Some(target(&release, &self.members[name], entry).unwrap()),
-            release: digest,
+            release: digest.into(),
             admitted_at: Some(self.now),
             progress: Progress::Working,
             retried_for: None,

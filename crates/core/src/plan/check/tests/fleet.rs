@@ -92,8 +92,8 @@ fn good() -> (PlanInput, Plan) {
     ];
     let (mut clusters, mut decisions) = (BTreeMap::new(), BTreeMap::new());
     for (name, view, decision) in fleet {
-        clusters.insert(name.to_owned(), view);
-        decisions.insert(name.to_owned(), decision);
+        clusters.insert(name.into(), view);
+        decisions.insert(name.into(), decision);
     }
     let mut input = rollout(vec![stage(REST, &[], &[])], clusters);
     for name in ["lost", "away"] {

@@ -14,6 +14,7 @@ fn leaving(cluster: &str, entry: &str, cause: LeavingCause) -> LeavingSync {
         depends_on: BTreeSet::new(),
         removing_since: None,
         suspended: false,
+        not_ready: false,
         budget_until: None,
         approval: None,
     }
@@ -35,7 +36,7 @@ fn held(reason: RemovalHold, recheck_at: Option<i64>) -> RemovalDecision {
 }
 
 fn remove(plan: &mut Plan, name: &str, decision: RemovalDecision) {
-    plan.removals.insert(name.to_owned(), decision);
+    plan.removals.insert(name.into(), decision);
 }
 
 fn sync_of<'a>(input: &'a mut PlanInput, name: &str) -> &'a mut LeavingSync {
@@ -48,7 +49,7 @@ fn good() -> (PlanInput, Plan) {
         ("busy", cluster(sync(NEW, Progress::Working))),
         ("done", cluster(sync(NEW, Progress::healthy_since(t(-40))))),
     ];
-    let clusters = clusters.map(|(name, view)| (name.to_owned(), view)).into();
+    let clusters = clusters.map(|(name, view)| (name.into(), view)).into();
     let mut input = rollout(vec![stage(REST, &[], &[])], clusters);
     let syncs = [
         ("busy-old", leaving("busy", "old", LeavingCause::EntryRemoved)),
@@ -56,7 +57,7 @@ fn good() -> (PlanInput, Plan) {
         ("gone-app", leaving("gone", "app", unselected(60))),
         ("left-app", leaving("left", "app", unselected(90))),
     ];
-    input.leaving = syncs.map(|(name, sync)| (name.to_owned(), sync)).into();
+    input.leaving = syncs.map(|(name, sync)| (name.into(), sync)).into();
     input.rollout.stages.insert(REST.into(), opened());
     let tally = Tally {
         total: 2,
@@ -81,11 +82,9 @@ fn good() -> (PlanInput, Plan) {
         ("gone-app", RemovalDecision::Remove),
         ("left-app", held(RemovalHold::Settling, Some(90))),
     ];
-    let decisions = [("busy".to_owned(), busy), ("done".to_owned(), done)];
+    let decisions = [("busy".into(), busy), ("done".into(), done)];
     let plan = Plan {
-        removals: removals
-            .map(|(name, decision)| (name.to_owned(), decision))
-            .into(),
+        removals: removals.map(|(name, decision)| (name.into(), decision)).into(),
         ..plan_of(decisions.into(), tally, 90)
     };
     (input, plan)
@@ -158,6 +157,14 @@ fn good_removals_pass() {
                 sync_of(i, "gone-app").budget_until = Some(t(80));
                 remove(p, "gone-app", held(RemovalHold::DeletionBudget, Some(80)));
                 p.recheck_at = Some(t(80));
+            }),
+            ("the cluster is not ready", |i, p| {
+                sync_of(i, "gone-app").not_ready = true;
+                remove(p, "gone-app", held(RemovalHold::ClusterNotReady, None));
+            }),
+            ("objects stay on a cluster that is not ready", |i, _| {
+                let sync = sync_of(i, "gone-app");
+                (sync.not_ready, sync.policy) = (true, DeletionPolicy::Orphan);
             }),
             ("an entry of a cluster that is not selected", |i, p| {
                 sync_of(i, "done-old").cluster = "gone".into();
@@ -367,6 +374,16 @@ fn a_sync_is_removed_when_no_reason_holds_it_and_not_before() {
                     p.tally.slots = Some(2);
                 },
                 "TooManyLeave",
+            ),
+            (
+                "on a cluster that is not ready",
+                |i, _| sync_of(i, "gone-app").not_ready = true,
+                "WrongRemoval",
+            ),
+            (
+                "held for a cluster that is ready",
+                |_, p| remove(p, "gone-app", held(RemovalHold::ClusterNotReady, None)),
+                "WrongRemoval",
             ),
             (
                 "the deletion budget is used up",

@@ -25,7 +25,7 @@ fn failed() -> Decision {
 
 fn retry(entries: &[&str], at: i64) -> Decision {
     Decision::Retry {
-        entries: entries.iter().map(|entry| (*entry).to_owned()).collect(),
+        entries: entries.iter().map(|entry| (*entry).into()).collect(),
         requested_at: t(at),
     }
 }
@@ -42,7 +42,7 @@ fn good() -> (PlanInput, Plan) {
         ("one", failing()),
         ("two", failing()),
     ];
-    let clusters = clusters.map(|(name, view)| (name.to_owned(), view)).into();
+    let clusters = clusters.map(|(name, view)| (name.into(), view)).into();
     let mut input = rollout(vec![stage(REST, &[], &[])], clusters);
     input.strategy.limits.max_concurrency = IntOrPercent::Int(2);
     input.operator.retries.push(Retry {
@@ -69,7 +69,7 @@ fn good() -> (PlanInput, Plan) {
         lost: false,
     };
     let decisions = [("busy", busy), ("one", retry(&["app"], 50)), ("two", failed())];
-    let decisions = decisions.map(|(name, decision)| (name.to_owned(), decision));
+    let decisions = decisions.map(|(name, decision)| (name.into(), decision));
     let plan = plan_of(decisions.into(), tally, 900);
     (input, plan)
 }

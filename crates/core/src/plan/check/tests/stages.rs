@@ -44,7 +44,7 @@ fn good() -> (PlanInput, Plan) {
     ];
     let placed = |view: ClusterView, stage: usize| ClusterView { stage, ..view };
     let mut fresh = placed(idle(), 2);
-    fresh.entries = [("app".to_owned(), entry(None))].into();
+    fresh.entries = [("app".into(), entry(None))].into();
     let first = cluster(sync(NEW, Progress::healthy_since(t(-100))));
     let clusters = [
         ("first", first),
@@ -53,7 +53,7 @@ fn good() -> (PlanInput, Plan) {
         ("fresh", fresh),
         ("rest", placed(idle(), 2)),
     ];
-    let clusters = clusters.map(|(name, view)| (name.to_owned(), view)).into();
+    let clusters = clusters.map(|(name, view)| (name.into(), view)).into();
     let mut input = rollout(stages, clusters);
     let canary = StageRecord {
         opened_at: Some(t(0)),
@@ -84,9 +84,7 @@ fn good() -> (PlanInput, Plan) {
     let nothing = StageRecord::default;
     let plan = Plan {
         removals: BTreeMap::new(),
-        decisions: decisions
-            .map(|(name, decision)| (name.to_owned(), decision))
-            .into(),
+        decisions: decisions.map(|(name, decision)| (name.into(), decision)).into(),
         stages: vec![
             planned(
                 "canary",

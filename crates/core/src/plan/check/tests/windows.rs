@@ -74,7 +74,7 @@ fn the_next_opening_is_found() {
 /// Two clusters, one of them held by a window that opens at midnight, in an hour and three quarters.
 fn good() -> (PlanInput, Plan) {
     let clusters = [("free", idle()), ("late", idle())];
-    let clusters = clusters.map(|(name, view)| (name.to_owned(), view)).into();
+    let clusters = clusters.map(|(name, view)| (name.into(), view)).into();
     let mut input = rollout(vec![stage(REST, &[], &[])], clusters);
     input.strategy.windows = vec![window(true, at(0, 0), at(6, 0), "UTC")];
     view(&mut input, "late").windows = vec![0];
@@ -87,8 +87,8 @@ fn good() -> (PlanInput, Plan) {
     };
     let midnight = 6400;
     let decisions = [
-        ("free".to_owned(), start(&["app"])),
-        ("late".to_owned(), hold_until(HoldReason::WindowClosed, midnight)),
+        ("free".into(), start(&["app"])),
+        ("late".into(), hold_until(HoldReason::WindowClosed, midnight)),
     ];
     let plan = plan_of(decisions.into(), tally, midnight);
     (input, plan)
