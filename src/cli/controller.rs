@@ -8,16 +8,20 @@ use clap::Args;
 use jiff::Timestamp;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
+use starling_core::account::AccountRules;
 use starling_core::apply::budget::read_kind;
-use starling_core::deletion_budget::Limits;
+use starling_core::deletion_budget::BudgetLimits;
+use starling_core::gate::job::JobAccounts;
 use starling_core::object::GroupKind;
 use starling_net::rules::{AddressLists, ListedNetwork};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
+use super::value::dns_name;
 use super::{hub, kube_errors};
 use crate::controller::deletion_budgets::DeletionSettings;
+use crate::controller::rights::Rights;
 use crate::controller::{Controller, Readiness, Settings};
 use crate::server;
 
@@ -33,6 +37,9 @@ pub(super) struct ControllerArguments {
     /// Address that serves /healthz and /readyz
     #[arg(long, value_name = "ADDR", default_value = "0.0.0.0:8080")]
     listen: SocketAddr,
+    /// Treat `by` of approvals and operator actions as verified without the admission policies of deploy/manifests
+    #[arg(long)]
+    ignore_admission_policies: bool,
     #[command(flatten)]
     work: WorkArguments,
 }
@@ -58,7 +65,7 @@ pub(super) struct WorkArguments {
     /// Maximum deletions of the whole installation within a window, such as objects=500,clusters=20,window=1h. Default:
     /// no limit besides the budgets of SyncGroups and Syncs
     #[arg(long, value_name = "LIMITS")]
-    deletion_budget: Option<Limits>,
+    deletion_budget: Option<BudgetLimits>,
     /// Kind whose deletion requires an approval, because it deletes other objects, such as
     /// cluster.x-k8s.io/Cluster; repeatable. Namespaces, CustomResourceDefinitions, PersistentVolumes and
     /// PersistentVolumeClaims always require one
@@ -72,6 +79,17 @@ pub(super) struct WorkArguments {
     /// Network that no connection may go to, even if it is allowed, in the format of --allowed-addresses; repeatable
     #[arg(long, value_name = "NETWORK")]
     denied_addresses: Vec<ListedNetwork>,
+    /// ServiceAccount that Job gates of SyncGroups may run as, in the namespace of their group; repeatable. Default:
+    /// none, so Job gates are refused
+    #[arg(long, value_name = "NAME", value_parser = dns_name)]
+    job_gate_service_account: Vec<String>,
+    /// ServiceAccount on the member of Syncs without a serviceAccountName, in the namespace of the Sync. Default: the
+    /// user of the kubeconfig
+    #[arg(long, value_name = "NAME", value_parser = dns_name)]
+    default_service_account: Option<String>,
+    /// Refuse Syncs without a serviceAccountName, unless --default-service-account is set
+    #[arg(long)]
+    require_service_account: bool,
 }
 
 impl WorkArguments {
@@ -90,6 +108,15 @@ impl WorkArguments {
             addresses: AddressLists {
                 allowed: self.allowed_addresses,
                 denied: self.denied_addresses,
+            },
+            rights: Rights {
+                job_accounts: JobAccounts(self.job_gate_service_account.into_iter().collect()),
+                accounts: AccountRules {
+                    default: self.default_service_account.unwrap_or_default(),
+                    required: self.require_service_account,
+                },
+                // The embedded management cluster has no policies.
+                check_policies: false,
             },
         }
     }
@@ -110,7 +137,8 @@ pub(super) async fn run(arguments: ControllerArguments) -> anyhow::Result<()> {
     let serving = tokio::spawn(server::serve(listener, reasons, stop.clone()));
 
     let client = hub_client(arguments.kubeconfig).await?;
-    let settings = arguments.work.settings(arguments.data_dir);
+    let mut settings = arguments.work.settings(arguments.data_dir);
+    settings.rights.check_policies = !arguments.ignore_admission_policies;
     // A signal also ends a start that waits for the management cluster.
     let controller = tokio::select! {
         started = Controller::start(client, settings, readiness) => started?,
@@ -166,6 +194,8 @@ mod tests {
             ("--confirm-deletion-of=Cluster", "cluster.x-k8s.io/Cluster"),
             ("--allowed-addresses=pods=10.0.0.0/8", "members="),
             ("--denied-addresses=10.0.0.0/40", "10.0.0.0/8"),
+            ("--job-gate-service-account=a:b", "deployer"),
+            ("--default-service-account=", "deployer"),
         ] {
             let error = parse(&[argument]).unwrap_err().to_string();
             assert!(error.contains(example), "{error}");

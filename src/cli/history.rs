@@ -98,10 +98,11 @@ fn columns(rollout: &RolloutSummary) -> Vec<String> {
     let revisions: Vec<String> = revisions
         .map(|(entry, revision)| format!("{entry}={revision}"))
         .collect();
+    let outcome = capitalized(&rollout.outcome.to_string());
     let outcome = match rollout.direction {
-        None | Some(RolloutKind::Forward) => rollout.outcome.clone(),
-        Some(RolloutKind::Rollback) => format!("{} (rollback)", rollout.outcome),
-        Some(RolloutKind::ImmediateRollback) => format!("{} (immediate rollback)", rollout.outcome),
+        None | Some(RolloutKind::Forward) => outcome,
+        Some(RolloutKind::Rollback) => format!("{outcome} (rollback)"),
+        Some(RolloutKind::ImmediateRollback) => format!("{outcome} (immediate rollback)"),
     };
     let clusters = rollout.clusters;
     vec![
@@ -114,6 +115,13 @@ fn columns(rollout: &RolloutSummary) -> Vec<String> {
         }),
         revisions.join(","),
     ]
+}
+
+/// Returns an outcome as a column of states shows it: `Superseded`, like a phase in status.
+fn capitalized(outcome: &str) -> String {
+    let mut letters = outcome.chars();
+    let first = letters.next().map(|letter| letter.to_ascii_uppercase());
+    first.into_iter().chain(letters).collect()
 }
 
 fn unknown() -> String {
@@ -164,7 +172,7 @@ mod tests {
     use starling_core::journal::past::RecordedAction;
 
     use super::*;
-    use crate::read_model::history::ClusterProgress;
+    use crate::read_model::history::{ClusterProgress, SummaryOutcome};
 
     fn t(seconds: i64) -> Timestamp {
         Timestamp::from_second(1_800_000_000 + seconds).unwrap()
@@ -175,7 +183,7 @@ mod tests {
             rollout,
             started_at: Some(t(0)),
             ended_at: Some(t(724)),
-            outcome: "succeeded".into(),
+            outcome: SummaryOutcome::Succeeded,
             direction: Some(RolloutKind::Forward),
             clusters: Some(ClusterProgress { done: 4, total: 4 }),
             revisions: [("app".to_owned(), "main@sha1:abc".to_owned())].into(),
@@ -186,7 +194,7 @@ mod tests {
     #[test]
     fn a_rollout_is_a_row_with_its_operator_actions_below() {
         let mut newer = row(12);
-        newer.outcome = "in progress".into();
+        newer.outcome = SummaryOutcome::InProgress;
         (newer.ended_at, newer.direction) = (None, Some(RolloutKind::Rollback));
         newer.actions.push(RecordedAction {
             what: "pause".into(),
@@ -203,12 +211,12 @@ mod tests {
         assert_eq!(
             text(&[newer, row(2)]),
             "ROLLOUT   STARTED                TOOK    OUTCOME                  CLUSTERS   REVISIONS\n\
-             12        2027-01-15T08:00:00Z   -       in progress (rollback)   4/4        app=main@sha1:abc\n          \
+             12        2027-01-15T08:00:00Z   -       In progress (rollback)   4/4        app=main@sha1:abc\n          \
              2027-01-15T08:01:00Z, until 2027-01-15T08:01:10Z  pause by jane: lunch\n          \
              cluster eu-1 failed: ApplyFailed: refused\n          \
              no rollback possible: main@sha1:abc of entry app, main@sha1:def of entry web are neither in the repository \
              nor in the mirror\n\
-             2         2027-01-15T08:00:00Z   12m4s   succeeded                4/4        app=main@sha1:abc\n"
+             2         2027-01-15T08:00:00Z   12m4s   Succeeded                4/4        app=main@sha1:abc\n"
         );
     }
 }

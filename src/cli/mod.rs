@@ -11,6 +11,7 @@ mod duration;
 mod get;
 mod history;
 mod hub;
+mod install;
 mod kube_errors;
 mod lists;
 mod logs;
@@ -65,6 +66,8 @@ enum Command {
     Get(get::GetArguments),
     /// Show rollout history and operator actions
     History(history::HistoryArguments),
+    /// Print the manifests of an installation, with permissions for named namespaces only
+    Install(install::InstallArguments),
     /// Show what a rollout would change on every cluster of a group
     Plan(preview::PlanArguments),
     /// Pause a rollout: no more clusters start, clusters in flight finish
@@ -77,7 +80,7 @@ enum Command {
     ReleaseRestore(preview::RestoreArguments),
     /// Resume a paused rollout
     Resume(actions::PlainArguments),
-    /// Retry failed clusters and failed stage tasks now
+    /// Retry failed clusters and failed gates now
     Retry(actions::RetryArguments),
     /// Roll back to an earlier release
     Rollback(actions::RollbackArguments),
@@ -107,6 +110,7 @@ pub fn run() -> anyhow::Result<ExitCode> {
     let Arguments { logs, command } = Arguments::parse();
     let done = match command {
         Command::Crds(arguments) => crds::run(&arguments),
+        Command::Install(arguments) => install::run(&arguments),
         Command::Cluster(arguments) => run_as_caller(&logs, cluster::run(arguments)),
         Command::Controller(arguments) => {
             logs::init(&logs, "info")?;

@@ -17,9 +17,13 @@ fn line(removal: &PlannedRemoval) -> String {
         RemovalCause::ClusterUnselected => "the group no longer selects them".to_owned(),
         RemovalCause::EntryRemoved { entry } => format!("the group no longer has entry {entry}"),
         RemovalCause::ObjectsRemoved { entry } => format!("entry {entry} no longer has them"),
+        RemovalCause::DeletionsHeld { entry, message } => format!("entry {entry}: {message}"),
     };
     let clusters = names(&removal.clusters);
     let objects = counted(removal.objects, "object", "objects");
+    if let RemovalCause::DeletionsHeld { .. } = removal.cause {
+        return format!("holds the removal of {objects} on {clusters}: {why}\n");
+    }
     match removal.policy {
         DeletionPolicy::Delete => format!("removes {objects} on {clusters}: {why}\n"),
         DeletionPolicy::Orphan => format!("leaves {objects} on {clusters} without an owner: {why}\n"),
@@ -56,13 +60,23 @@ mod tests {
             ),
             removal(RemovalCause::ClusterUnselected, DeletionPolicy::Orphan, 6),
             removal(RemovalCause::GroupDeleted, DeletionPolicy::Delete, 6),
+            removal(
+                RemovalCause::DeletionsHeld {
+                    entry: "app".into(),
+                    message: "3 of 20 objects are no longer in git: Namespace shop".into(),
+                },
+                DeletionPolicy::Delete,
+                9,
+            ),
         ];
         assert_eq!(
             text(&removals),
             "removes 12 objects on 3 clusters (eu-1, eu-2, eu-3): the group no longer has entry old\n\
              removes 1 object on 3 clusters (eu-1, eu-2, eu-3): entry old no longer has them\n\
              leaves 6 objects on 3 clusters (eu-1, eu-2, eu-3) without an owner: the group no longer selects them\n\
-             removes 6 objects on 3 clusters (eu-1, eu-2, eu-3): the group is being deleted\n"
+             removes 6 objects on 3 clusters (eu-1, eu-2, eu-3): the group is being deleted\n\
+             holds the removal of 9 objects on 3 clusters (eu-1, eu-2, eu-3): entry app: 3 of 20 objects are no longer \
+             in git: Namespace shop\n"
         );
     }
 }

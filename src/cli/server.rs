@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, ensure};
 use clap::Args;
 use kube::Client;
+use starling_apiserver::controllers::Controllers;
 use starling_apiserver::listen::Listening;
 use starling_apiserver::server::{ClusterHandle, Options, Server, ServerError};
 
@@ -29,7 +30,12 @@ pub(super) struct ServerArguments {
     /// Virtual cluster to create besides `management`; repeatable. Existing clusters are kept
     #[arg(long, value_name = "NAME")]
     cluster: Vec<String>,
-    /// Run the API server without the controller
+    /// Controllers of Kubernetes that run in the clusters: `all`, `none`, or a list of `namespace`, `serviceaccount`,
+    /// `garbage-collector`, `workloads`. `none` leaves objects as clients write them, as a kube-apiserver without a
+    /// controller manager does
+    #[arg(long, value_name = "LIST", default_value = "all")]
+    controllers: Controllers,
+    /// Run the API server without the controller of Starling
     #[arg(long)]
     no_controller: bool,
     #[command(flatten)]
@@ -56,6 +62,7 @@ async fn open(arguments: &ServerArguments) -> anyhow::Result<Server> {
     let names = arguments.listen.iter().map(|address| address.ip().to_string());
     let options = Options {
         names: names.collect(),
+        controllers: arguments.controllers.clone(),
         ..Options::default()
     };
     Server::open(options, &arguments.data_dir)

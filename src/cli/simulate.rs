@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
 use kube::core::Selector;
 use starling_core::expand;
-use starling_core::simulate::{Assumptions, End};
+use starling_core::simulate::{Assumptions, RolloutEnd};
 
 use super::caller::{Caller, CallerArguments};
 use super::duration::duration as parse_duration;
@@ -46,7 +46,7 @@ pub(super) struct SimulateArguments {
     /// Time until an approval is given, such as 2h, or `never`
     #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = approvals)]
     approve_after: Approvals,
-    /// Duration of Webhook, Metric and Job tasks
+    /// Duration of Webhook, Metric and Job gates
     #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = parse_duration)]
     gates_take: Duration,
     /// Start time, such as 2026-11-21T08:00:00Z. Default: now
@@ -164,11 +164,11 @@ fn text(of_group: &GroupForecast) -> String {
         forecast,
     } = of_group;
     let end = match &forecast.end {
-        End::Succeeded => "succeeds".to_owned(),
-        End::Stopped(why) => format!("stops: {why}"),
-        End::RolledBack(why) => format!("rolls back: {why}"),
-        End::Waits(why) => format!("waits: {why}"),
-        End::TooLong => "does not complete within 90 days".to_owned(),
+        RolloutEnd::Succeeded => "succeeds".to_owned(),
+        RolloutEnd::Stopped(why) => format!("stops: {why}"),
+        RolloutEnd::RolledBack(why) => format!("rolls back: {why}"),
+        RolloutEnd::Waits(why) => format!("waits: {why}"),
+        RolloutEnd::TooLong => "does not complete within 90 days".to_owned(),
     };
     let took = |until: Timestamp| duration(until.duration_since(forecast.started).as_secs());
     let mut text = format!(
@@ -208,7 +208,7 @@ mod tests {
 
     use kube::core::SelectorExt as _;
     use starling_api::DeletionPolicy;
-    use starling_core::simulate::{Forecast, StageForecast};
+    use starling_core::simulate::{RolloutForecast, StageForecast};
 
     use super::*;
     use crate::read_model::removals::{PlannedRemoval, RemovalCause};
@@ -250,10 +250,10 @@ mod tests {
     #[test]
     fn a_forecast_is_printed_with_its_stages() {
         let at = |text: &str| -> Timestamp { text.parse().unwrap() };
-        let forecast = Forecast {
+        let forecast = RolloutForecast {
             started: at("2026-11-21T08:00:00Z"),
             ended: at("2026-11-21T10:05:00Z"),
-            end: End::Stopped("2 failed (limit 1)".into()),
+            end: RolloutEnd::Stopped("2 failed (limit 1)".into()),
             stages: vec![StageForecast {
                 name: "canary".into(),
                 clusters: 3,

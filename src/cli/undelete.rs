@@ -11,14 +11,14 @@ use starling_core::plural::counted;
 use super::caller::{Caller, CallerArguments};
 use super::kube_errors;
 use super::lists::{self, Namespaced};
-use crate::read_model::explanation::Subject;
+use crate::read_model::explanation::ExplainedObject;
 
 /// Options of `undelete`.
 #[derive(Debug, Args)]
 pub(super) struct UndeleteArguments {
     /// Subject whose pending deletions to cancel: GROUP (on all clusters) or sync/NAME
     #[arg(value_name = "SUBJECT")]
-    subject: Subject,
+    subject: ExplainedObject,
     #[command(flatten)]
     caller: CallerArguments,
 }
@@ -27,14 +27,14 @@ pub(super) async fn run(arguments: UndeleteArguments) -> anyhow::Result<()> {
     let UndeleteArguments { subject, caller } = arguments;
     let caller = Caller::sign_in(&caller).await?;
     match subject {
-        Subject::Cluster(_) => {
+        ExplainedObject::Cluster(_) => {
             bail!("a cluster has no pending deletions of its own; give GROUP or sync/NAME")
         }
-        Subject::Sync(name) => {
+        ExplainedObject::Sync(name) => {
             let sync: SyncResource = lists::one(&caller, &name).await?;
             keep::<SyncResource>(&caller, &name, &[sync]).await
         }
-        Subject::Group(name) => {
+        ExplainedObject::Group(name) => {
             let group = lists::group(&caller, &name).await?;
             let of = lists::objects_of(&caller, group).await?;
             let syncs: Vec<SyncResource> = of.syncs.into_values().collect();
@@ -50,6 +50,7 @@ async fn keep<K: Namespaced>(caller: &Caller, name: &str, syncs: &[SyncResource]
     let pending: Vec<(&SyncResource, &PendingDeletions)> = syncs
         .iter()
         .filter_map(|sync| Some((sync, sync.status.as_ref()?.pending_deletions.as_ref()?)))
+        .filter(|(_, pending)| pending.count > 0)
         .collect();
     let mut until = None;
     for (sync, pending) in &pending {

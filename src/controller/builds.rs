@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use starling_api::{Source, SyncTemplate};
 use starling_core::fingerprint::{self, EntryBuild};
+use starling_core::ids::OwnerLabel;
 use starling_core::ignore::{IgnoreError, IgnoreRules};
 use starling_core::revision::{Revision, RevisionError};
 
@@ -85,12 +86,17 @@ impl Builder<'_> {
                 ignore: Vec::new(),
                 ..template.clone()
             };
+            let unlabelled = OwnerLabel::default();
             let manifests = self
-                .with_job(at, &template, "", keys.as_ref(), async |job| {
+                .with_job(at, &template, &unlabelled, keys.as_ref(), async |job| {
                     self.renders.manifests(job).await
                 })
                 .await?;
-            builds.insert(fingerprint::of_manifests(&manifests.objects, keys.is_some()));
+            builds.insert(fingerprint::of_manifests(
+                &manifests.objects,
+                keys.is_some(),
+                &manifests.opened,
+            ));
         }
         let commit = match keys {
             Some(_) => {
@@ -107,6 +113,7 @@ impl Builder<'_> {
                 ..template.clone()
             },
             commit,
+            values: BTreeMap::new(),
             builds,
         })
     }
@@ -119,7 +126,7 @@ impl Builder<'_> {
         &self,
         at: &EntryAt<'_>,
         template: &SyncTemplate,
-        owner: &str,
+        owner: &OwnerLabel,
     ) -> Result<Arc<Rendered>, BuildError> {
         let keys = self.keys(at.source, template).await?;
         self.with_job(at, template, owner, keys.as_ref(), async |job| {
@@ -140,7 +147,7 @@ impl Builder<'_> {
         &self,
         at: &EntryAt<'_>,
         template: &SyncTemplate,
-        owner: &str,
+        owner: &OwnerLabel,
         keys: Option<&Keys>,
         render: impl AsyncFnOnce(RenderJob<'_>) -> Result<T, RenderFailure>,
     ) -> Result<T, BuildError> {

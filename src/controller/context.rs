@@ -9,20 +9,24 @@ use super::caches::cache::Cache;
 use super::caches::connections::Connections;
 use super::caches::number_checks::NumberChecks;
 use super::caches::origins::OriginCache;
-use super::caches::pins::Pins;
+use super::caches::pins::KnownPins;
+use super::caches::removal_times::RemovalTimes;
 use super::caches::renders::RenderCache;
 use super::caches::{Caches, ClusterCaches, GroupCaches, ObjectCaches, SyncCaches, Times};
 use super::deletion_budgets::DeletionBudgets;
 use super::event_handlers::EventHandlers;
 use super::events::Events;
 use super::hub::Hub;
+use super::policies::AdmissionPolicies;
 use super::ports::{Ledger, Web};
 use super::queues::Queues;
+use super::rights::Rights;
 use super::start_rates::StartRates;
 use super::workqueue::Workqueue;
 use super::write_counter::WriteCounter;
 use jiff::Timestamp;
 use starling_api::{Cluster, Source};
+use starling_core::ids::InstallationId;
 use starling_member::Network;
 use starling_net::clock::Clock;
 
@@ -51,8 +55,12 @@ pub struct Context {
     pub writes: Arc<WriteCounter>,
     /// The deletion budgets.
     pub budgets: DeletionBudgets,
+    /// The limits of the rights of users.
+    pub rights: Rights,
+    /// Whether the admission policies are in force.
+    pub policies: AdmissionPolicies,
     /// The installation ID, which is part of every owner label.
-    pub installation: String,
+    pub installation: InstallationId,
     /// Accepts `http://` and `file://` URLs.
     pub allow_insecure_sources: bool,
 }
@@ -137,6 +145,7 @@ impl Context {
             events: &self.events,
             objects: &self.objects,
             caches: &self.caches.sync,
+            removal_times: &self.caches.group.removal_times,
             connections: &self.caches.cluster.connections,
             availability: &self.caches.cluster.availability,
             number_checks: &self.caches.cluster.number_checks,
@@ -146,6 +155,8 @@ impl Context {
             start_rates: &self.start_rates,
             writes: &self.writes,
             budgets: &self.budgets,
+            rights: &self.rights,
+            policies: &self.policies,
             installation: &self.installation,
             allow_insecure_sources: self.allow_insecure_sources,
         }
@@ -167,6 +178,8 @@ impl Context {
             renders: &self.renders,
             ledger: &*self.adapters.ledger,
             budgets: &self.budgets,
+            rights: &self.rights,
+            policies: &self.policies,
             web: &self.adapters.web,
             writes: &self.writes,
             installation: &self.installation,
@@ -189,7 +202,7 @@ pub struct SourceContext<'a> {
     /// The origins of the Sources.
     pub origins: &'a OriginCache,
     /// The artifacts that were pinned last.
-    pub pins: &'a Pins,
+    pub pins: &'a KnownPins,
     /// The artifacts of Sources.
     pub artifacts: &'a dyn Artifacts,
     /// Rate limits of requests to git hosts.
@@ -224,7 +237,7 @@ pub struct ClusterContext<'a> {
     /// The count of writes to members, and whether a restore was detected.
     pub writes: &'a Arc<WriteCounter>,
     /// The installation ID, which is part of every owner label.
-    pub installation: &'a str,
+    pub installation: &'a InstallationId,
 }
 
 /// The context of the Sync loop.
@@ -242,6 +255,8 @@ pub struct SyncContext<'a> {
     pub objects: &'a ObjectCaches,
     /// Caches for each Sync.
     pub caches: &'a SyncCaches,
+    /// When the removals of Syncs of groups began.
+    pub removal_times: &'a RemovalTimes,
     /// The clients of the members.
     pub connections: &'a Connections,
     /// The availability of the members.
@@ -260,8 +275,12 @@ pub struct SyncContext<'a> {
     pub writes: &'a Arc<WriteCounter>,
     /// The deletion budgets.
     pub budgets: &'a DeletionBudgets,
+    /// The limits of the rights of users.
+    pub rights: &'a Rights,
+    /// Whether the admission policies are in force.
+    pub policies: &'a AdmissionPolicies,
     /// The installation ID, which is part of every owner label.
-    pub installation: &'a str,
+    pub installation: &'a InstallationId,
     /// Accepts `http://` and `file://` URLs.
     pub allow_insecure_sources: bool,
 }
@@ -293,12 +312,16 @@ pub struct GroupContext<'a> {
     pub ledger: &'a dyn Ledger,
     /// The deletion budgets.
     pub budgets: &'a DeletionBudgets,
+    /// The limits of the rights of users.
+    pub rights: &'a Rights,
+    /// Whether the admission policies are in force.
+    pub policies: &'a AdmissionPolicies,
     /// The HTTP client for gates. Shared with gate tasks.
     pub web: &'a Arc<dyn Web>,
     /// The count of writes to members, and whether a restore was detected.
     pub writes: &'a Arc<WriteCounter>,
     /// The installation ID, which is part of the identity of every group.
-    pub installation: &'a str,
+    pub installation: &'a InstallationId,
     /// Accepts `http://` and `file://` URLs.
     pub allow_insecure_sources: bool,
 }

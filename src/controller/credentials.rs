@@ -5,8 +5,8 @@ use kube::ResourceExt;
 use starling_api::{Cluster, ClusterSpec};
 use starling_member::{KubeconfigError, Member, MemberConfig, MemberError, MemberLimits, Network};
 
-use super::cache::ObjectKey;
 use super::hub::{Hub, HubError};
+use crate::controller::object_key::ObjectKey;
 
 /// Keys that are tried if the Cluster names none. Flux and Cluster API use the same keys.
 const KEYS: [&str; 3] = ["value", "value.yaml", "kubeconfig"];

@@ -6,7 +6,7 @@ use starling_api::{Decryption, DecryptionProvider};
 use starling_render::{Identities, IdentityError};
 
 use super::hub::{Hub, HubError};
-use super::object_key::ObjectKey;
+use crate::controller::object_key::ObjectKey;
 
 /// The suffix of the Secret's keys with age identities, as in Flux.
 const SUFFIX: &str = ".agekey";

@@ -4,6 +4,7 @@
 //! written one request after another, so that no two requests take the same part of a budget. Requests of different
 //! groups wait for each other only if the installation has a budget.
 
+pub mod slots;
 mod unfinished;
 
 use std::collections::{BTreeSet, HashMap};
@@ -11,25 +12,30 @@ use std::sync::{Arc, Mutex as StdMutex, PoisonError};
 
 use jiff::Timestamp;
 use starling_api::{DeletionCount, DeletionGrant, Deletions, SyncGroup, SyncResource, UsedApproval};
+use starling_core::deletion_approval::ENDING;
 use starling_core::deletion_budget::{
-    BudgetVerdict, Clock, Excess, Limits, Request, Scope, count_left, decide, has_deleted, is_later, repaired,
+    BudgetClock, BudgetLimits, BudgetScope, BudgetVerdict, DeletionRequest, Excess, count_left, decide,
+    has_deleted, is_later, leaving, repaired,
 };
 use starling_core::deletion_grant::{Granted, NewGrant, objects_after};
+use starling_core::ids::ClusterName;
 use starling_core::object::{GroupKind, ObjectId};
-use starling_member::Refusal;
+use starling_member::DeletionRefusal;
 use tokio::sync::Mutex;
 
+use self::slots::PruneSlots;
 use self::unfinished::Unfinished;
-use super::cache::ObjectKey;
 use super::caches::ObjectCaches;
+use super::caches::removal_times::RemovalTimes;
 use super::event_handlers::{ChangedBy, EventHandlers};
 use super::hub::{Hub, HubError};
+use crate::controller::object_key::ObjectKey;
 
 /// The settings of deletions.
 #[derive(Clone, Debug, Default)]
 pub struct DeletionSettings {
     /// The budget of the installation; `None` for no limit.
-    pub budget: Option<Limits>,
+    pub budget: Option<BudgetLimits>,
     /// The kinds whose deletion requires an approval, besides those that always do.
     pub confirm: BTreeSet<GroupKind>,
 }
@@ -42,6 +48,7 @@ pub struct DeletionBudgets {
     /// Held while the counts of the installation are read and written, after the turn of a group.
     installation: Mutex<()>,
     unfinished: Unfinished,
+    prunes: PruneSlots,
 }
 
 /// The locks of groups, and of Syncs without a group.
@@ -68,7 +75,7 @@ fn turn_of(sync: &SyncResource) -> ObjectKey {
     }
 }
 
-/// What the budgets need of a loop.
+/// The parts of a loop that the budgets need.
 #[derive(Clone, Copy)]
 pub struct BudgetContext<'a> {
     /// The client of the management cluster.
@@ -79,6 +86,8 @@ pub struct BudgetContext<'a> {
     pub handlers: EventHandlers<'a>,
     /// The clock, which knows its jumps.
     pub clock: &'a starling_net::clock::Clock,
+    /// When the removals of Syncs of groups began.
+    pub removal_times: &'a RemovalTimes,
     /// The time of the request.
     pub now: Timestamp,
 }
@@ -116,16 +125,21 @@ struct NewDeletions {
     remaining: usize,
 }
 
-/// What a scope would store.
+/// The counts that a scope would store.
 enum Counted {
     Granted(Vec<DeletionCount>),
     /// The counts are to be stored if a time of them was wrong.
     Held(Excess, Option<Vec<DeletionCount>>),
-    /// They were stored by a request that failed afterwards.
+    /// The counts were stored by a request that failed afterwards.
     Before,
 }
 
-fn count(limits: &Limits, counted: &[DeletionCount], request: Request<'_>, clock: Clock<'_>) -> Counted {
+fn count(
+    limits: &BudgetLimits,
+    counted: &[DeletionCount],
+    request: DeletionRequest<'_>,
+    clock: BudgetClock<'_>,
+) -> Counted {
     match decide(limits, counted, request, clock) {
         BudgetVerdict::Granted(counts) => Counted::Granted(counts),
         BudgetVerdict::Held(excess) => Counted::Held(excess, repaired(limits.window, counted, clock)),
@@ -137,6 +151,12 @@ impl DeletionBudgets {
     #[must_use]
     pub fn confirmed_kinds(&self) -> &BTreeSet<GroupKind> {
         &self.settings.confirm
+    }
+
+    /// Returns the slots of prunes that come after the attempt that their group admitted.
+    #[must_use]
+    pub fn prune_slots(&self) -> &PruneSlots {
+        &self.prunes
     }
 
     /// Creates the budgets.
@@ -152,19 +172,31 @@ impl DeletionBudgets {
     /// the budgets does not allow the deletions.
     ///
     /// # Errors
-    /// [`Refusal`]: nothing may be deleted.
+    /// [`DeletionRefusal`]: nothing may be deleted.
     pub async fn count(
         &self,
         context: BudgetContext<'_>,
         deletions: SyncDeletions<'_>,
-    ) -> Result<(), Refusal> {
-        let gone = || Refusal::NotCounted("the Sync is gone".into());
+    ) -> Result<(), DeletionRefusal> {
+        let gone = || DeletionRefusal::NotCounted("the Sync is gone".into());
         let sync = context.objects.syncs.get(deletions.sync).ok_or_else(gone)?;
         let turn = self.turns.of(&turn_of(&sync));
         let _turn = turn.lock().await;
         let sync = context.objects.syncs.get(deletions.sync).ok_or_else(gone)?;
         let known = recorded(&sync);
         let granted = Granted::of(known, deletions.target);
+        let jumps = context.clock.jumps();
+        let clock = BudgetClock {
+            now: context.now,
+            jumps: &jumps,
+        };
+        let group = group_of(context.objects, &sync);
+        let is_new = !deletions.begin.iter().all(|key| granted.has(key));
+        if let (true, ENDING, Some(group)) = (is_new, deletions.target, &group)
+            && slots::are_used_by_ends(context, group, &sync, clock)
+        {
+            return Err(DeletionRefusal::Stopped(slots::why(group)));
+        }
         if deletions.approved.is_some() {
             if deletions.begin.iter().all(|key| granted.is_approved(key)) {
                 return Ok(());
@@ -178,17 +210,11 @@ impl DeletionBudgets {
         if new.objects == 0 {
             return Ok(());
         }
-        let jumps = context.clock.jumps();
-        let clock = Clock {
-            now: context.now,
-            jumps: &jumps,
-        };
         let list = unfinished::List::of(&sync, deletions, &granted);
         let before = self.unfinished.counted(deletions.sync, &list, clock.now);
         let of_sync = of_sync(&sync, new, clock);
-        let group = group_of(context.objects, &sync);
         let of_group = group.as_ref().map(|group| {
-            if before.contains(&Scope::SyncGroup) {
+            if before.contains(&BudgetScope::SyncGroup) {
                 return Counted::Before;
             }
             of_group(context.objects, group, &sync, new, clock)
@@ -199,7 +225,7 @@ impl DeletionBudgets {
         };
         let of_installation = match &self.settings.budget {
             None => None,
-            Some(_) if before.contains(&Scope::Installation) => Some(Counted::Before),
+            Some(_) if before.contains(&BudgetScope::Installation) => Some(Counted::Before),
             Some(limits) => {
                 let counted = context
                     .hub
@@ -208,7 +234,7 @@ impl DeletionBudgets {
                     .map_err(|error| not_counted(&error))?;
                 let cluster = installation_cluster(&sync);
                 let request = of_installation(context.objects, limits, &sync, new, clock);
-                let request = Request {
+                let request = DeletionRequest {
                     cluster: &cluster,
                     ..request
                 };
@@ -244,7 +270,7 @@ impl DeletionBudgets {
                 written.map_err(|error| not_counted(&error))?,
             );
             if !held {
-                let limits = Limits::of_group(group.spec.deletion_budget);
+                let limits = BudgetLimits::of_group(group.spec.deletion_budget);
                 self.unfinished.note(deletions.sync, &list, &limits, clock.now);
             }
         }
@@ -261,7 +287,7 @@ impl DeletionBudgets {
                 self.unfinished.end(deletions.sync);
             }
         }
-        worst.map_or(Ok(()), |excess| Err(Refusal::Held(excess)))
+        worst.map_or(Ok(()), |excess| Err(DeletionRefusal::Held(excess)))
     }
 
     /// Ends the grant of a Sync whose deletions are complete, or were for a target that it no longer has: a list that
@@ -327,31 +353,38 @@ impl DeletionBudgets {
         store(context, &sync, &after).await
     }
 
-    /// Counts a cluster that leaves the selection of a group and loses its objects. One whose leave is approved does
-    /// not count; instead the approved clusters and the record of used approvals are stored.
+    /// Counts clusters that leave the selection of a group and lose their objects, with one write. Those whose leave is
+    /// approved do not count; instead the approved clusters and the record of used approvals are stored.
     ///
     /// # Errors
-    /// [`HubError`]: the cluster may not lose its objects.
+    /// [`HubError`]: the clusters may not lose their objects.
     pub async fn count_left(
         &self,
         context: BudgetContext<'_>,
         key: &ObjectKey,
-        cluster: &str,
-        approved: Option<(BTreeSet<String>, Vec<UsedApproval>)>,
+        clusters: &BTreeSet<ClusterName>,
+        approved: Option<(BTreeSet<ClusterName>, Vec<UsedApproval>)>,
     ) -> Result<(), HubError> {
-        let window = |group: &SyncGroup| Limits::of_group(group.spec.deletion_budget).window;
+        let window = |group: &SyncGroup| BudgetLimits::of_group(group.spec.deletion_budget).window;
         let (jumps, syncs) = (context.clock.jumps(), context.objects.syncs.of_group(key));
-        let clock = Clock {
+        let clock = BudgetClock {
             now: context.now,
             jumps: &jumps,
         };
         self.change(context, key, |group, deletions| match approved {
-            _ if deletions.leaving.iter().any(|name| name == cluster) => {}
+            _ if clusters
+                .iter()
+                .all(|cluster| deletions.leaving.iter().any(|left| left == cluster)) => {}
             Some((names, used)) => {
-                deletions.leaving = names.into_iter().collect();
+                deletions.leaving = leaving(names);
                 deletions.used = used;
             }
-            None => count_left(deletions, cluster, window(group), syncs.clusters().count(), clock),
+            None => {
+                let of = syncs.clusters().count();
+                for cluster in clusters {
+                    count_left(deletions, cluster, window(group), of, clock);
+                }
+            }
         })
         .await
     }
@@ -365,11 +398,11 @@ impl DeletionBudgets {
         &self,
         context: BudgetContext<'_>,
         key: &ObjectKey,
-        lost: &BTreeSet<String>,
+        lost: &BTreeSet<ClusterName>,
         used: Option<Vec<UsedApproval>>,
     ) -> Result<(), HubError> {
         let keep = |_: &SyncGroup, deletions: &mut Deletions| {
-            deletions.leaving.retain(|name| lost.contains(name));
+            deletions.leaving.retain(|name| lost.contains(name.as_str()));
             deletions.used = used.unwrap_or_else(|| std::mem::take(&mut deletions.used));
         };
         self.change(context, key, keep).await
@@ -419,7 +452,7 @@ async fn grant(
     deletions: SyncDeletions<'_>,
     granted: &Granted,
     counts: Vec<DeletionCount>,
-) -> Result<(), Refusal> {
+) -> Result<(), DeletionRefusal> {
     let new = NewGrant {
         target: deletions.target,
         list: deletions.list,
@@ -441,7 +474,7 @@ async fn write_sync(
     context: BudgetContext<'_>,
     sync: &SyncResource,
     deletions: &Deletions,
-) -> Result<(), Refusal> {
+) -> Result<(), DeletionRefusal> {
     let written = store(context, sync, deletions).await;
     written.map_err(|error| not_counted(&error))
 }
@@ -471,9 +504,9 @@ fn to_store(counted: Counted, held: bool, worst: &mut Option<Excess>) -> Option<
     }
 }
 
-fn of_sync(sync: &SyncResource, new: NewDeletions, clock: Clock<'_>) -> Counted {
-    let limits = Limits::of_sync(sync.spec.deletion_budget);
-    let request = Request {
+fn of_sync(sync: &SyncResource, new: NewDeletions, clock: BudgetClock<'_>) -> Counted {
+    let limits = BudgetLimits::of_sync(sync.spec.deletion_budget);
+    let request = DeletionRequest {
         objects: new.objects,
         cluster: "",
         is_new_cluster: false,
@@ -495,9 +528,9 @@ fn of_group(
     group: &SyncGroup,
     sync: &SyncResource,
     new: NewDeletions,
-    clock: Clock<'_>,
+    clock: BudgetClock<'_>,
 ) -> Counted {
-    let limits = Limits::of_group(group.spec.deletion_budget);
+    let limits = BudgetLimits::of_group(group.spec.deletion_budget);
     let syncs = objects.syncs.of_group(&ObjectKey::of(group));
     let cluster = &sync.spec.cluster_ref.name;
     let of_objects: usize = syncs.with_copies().map(|sync| objects_of(sync)).sum();
@@ -506,7 +539,7 @@ fn of_group(
     let others: usize = others
         .map(|other| objects_after(objects_of(other), recorded(other)))
         .sum();
-    let request = Request {
+    let request = DeletionRequest {
         remaining: Some(others + new.remaining),
         objects: new.objects,
         cluster,
@@ -524,20 +557,20 @@ fn of_group(
 
 fn of_installation(
     objects: &ObjectCaches,
-    limits: &Limits,
+    limits: &BudgetLimits,
     sync: &SyncResource,
     new: NewDeletions,
-    clock: Clock<'_>,
-) -> Request<'static> {
+    clock: BudgetClock<'_>,
+) -> DeletionRequest<'static> {
     let namespace = sync.metadata.namespace.as_deref().unwrap_or_default();
     let cluster = ObjectKey::new(namespace, &sync.spec.cluster_ref.name);
     let on_cluster = objects.syncs.indexed(&cluster);
-    // What is replaced is no loss. At the end of a Sync nothing remains, whatever its status says.
+    // A replaced object is no loss. At the end of a Sync nothing remains, whatever its status says.
     let lost = match new.remaining {
         0 => new.objects,
         remaining => new.objects.min(objects_of(sync).saturating_sub(remaining)),
     };
-    Request {
+    DeletionRequest {
         objects: lost,
         cluster: "",
         is_new_cluster: !on_cluster.iter().any(|other| deleted_in(other, limits, clock)),
@@ -561,7 +594,7 @@ fn installation_cluster(sync: &SyncResource) -> String {
     format!("{namespace}/{}", sync.spec.cluster_ref.name)
 }
 
-fn deleted_in(sync: &SyncResource, limits: &Limits, clock: Clock<'_>) -> bool {
+fn deleted_in(sync: &SyncResource, limits: &BudgetLimits, clock: BudgetClock<'_>) -> bool {
     has_deleted(recorded(sync), limits.window, clock)
 }
 
@@ -579,8 +612,8 @@ fn counts(deletions: Option<&Deletions>) -> &[DeletionCount] {
     deletions.map_or(&[], |deletions| &deletions.counts)
 }
 
-fn not_counted(error: &HubError) -> Refusal {
-    Refusal::NotCounted(crate::chain(error))
+fn not_counted(error: &HubError) -> DeletionRefusal {
+    DeletionRefusal::NotCounted(crate::chain(error))
 }
 
 #[cfg(test)]

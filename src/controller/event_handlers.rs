@@ -8,10 +8,11 @@ use starling_api::{
 use starling_core::backoff::replan_delay;
 use starling_core::request::Requests;
 
-use super::cache::{Change, ObjectKey};
+use super::cache::Change;
 use super::caches::ObjectCaches;
 use super::caches::waiting_syncs::WaitingSyncs;
 use super::queues::Queues;
+use crate::controller::object_key::ObjectKey;
 
 /// The writer of a change. A change from the watch may be an edit by a user; the response to a write of a reconciler is
 /// none.

@@ -12,16 +12,21 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use starling_api::{EntryRevision, SyncGroupStatus};
+use starling_core::ids::{GroupId, ReleaseDigest, RolloutNumber};
 use starling_core::journal::{Draft, Recorder};
 use starling_core::rollout::{
     self, Action, Admission, AdmissionRef, Effect, OpenGate, Outcome, ReleaseSnapshot, Removal,
     RolloutIntent, StatusWrite,
 };
 use starling_ledger::{
-    Admission as Intent, AdmissionKey, AdmissionOutcome, LedgerError, NewEntry, Rollout, RolloutOutcome,
+    Admission as Intent, AdmissionKey, AdmissionOutcome, EntryOnCluster, LedgerError, NewEntry, Rollout,
+    RolloutOutcome,
 };
 
 use super::ports::Ledger;
+
+/// Maximum number of removals that are counted with one write. Each is confirmed shortly before it is carried out.
+const COUNTED_TOGETHER: usize = 16;
 
 /// The operations on the management cluster that the effects of one pass over a group need.
 pub trait GroupApi: Send {
@@ -34,7 +39,7 @@ pub trait GroupApi: Send {
     /// Stores a release.
     fn store_release(
         &mut self,
-        rollout: i64,
+        rollout: RolloutNumber,
         snapshot: &Arc<ReleaseSnapshot>,
     ) -> impl Future<Output = Result<(), Self::Error>> + Send;
 
@@ -59,17 +64,34 @@ pub trait GroupApi: Send {
         removal: &Removal,
     ) -> impl Future<Output = Result<bool, Self::Error>> + Send;
 
+    /// Counts confirmed removals against the deletion budget of the group, with one write at most. Precedes them.
+    fn count_removals(
+        &mut self,
+        removals: &[Removal],
+    ) -> impl Future<Output = Result<(), Self::Error>> + Send;
+
     /// Removes a Sync.
     fn remove_sync(&mut self, removal: &Removal) -> impl Future<Output = Result<(), Self::Error>> + Send;
 
     /// Logs the error of a removal. The next pass tries again.
     fn removal_failed(&mut self, removal: &Removal, error: Self::Error);
 
+    /// Logs that removals could not be counted, so that none of them is carried out. The next pass tries again.
+    fn removals_not_counted(&mut self, removals: &[Removal], error: Self::Error);
+
     /// Deletes objects that nothing refers to. The next rollout that ends deletes the rest.
-    fn collect_garbage(&mut self, rollout: i64, named: &BTreeSet<String>) -> impl Future<Output = ()> + Send;
+    fn collect_garbage(
+        &mut self,
+        rollout: RolloutNumber,
+        named: &BTreeSet<ReleaseDigest>,
+    ) -> impl Future<Output = ()> + Send;
 
     /// Computes the release digest of the rollout. Returns the time until the next pass, if one is required.
     fn digest_release(&mut self) -> impl Future<Output = Option<Duration>> + Send;
+
+    /// Writes the marks and owner references that are missing, each independently of the others. Returns the time
+    /// until the next pass if one could not be written.
+    fn write_marks(&mut self) -> impl Future<Output = Option<Duration>> + Send;
 }
 
 /// The reason why a pass ended before all effects were carried out.
@@ -99,11 +121,11 @@ pub struct CarriedOut {
     pub again: Option<Duration>,
 }
 
-/// The group of the effects.
+/// The group that the ledger records effects of.
 #[derive(Clone, Debug)]
-pub struct GroupIdentity {
+pub struct RecordedGroup {
     /// The identity ([`starling_core::identity`]).
-    pub id: String,
+    pub id: GroupId,
     /// Namespace.
     pub namespace: String,
     /// Name.
@@ -113,7 +135,7 @@ pub struct GroupIdentity {
 /// The interpreter of the effects of one pass over one group.
 pub struct Interpreter<'a, A> {
     /// The group.
-    pub group: &'a GroupIdentity,
+    pub group: &'a RecordedGroup,
     /// The time of the pass.
     pub now: Timestamp,
     /// The ledger: intents, outcomes and the journal.
@@ -171,14 +193,17 @@ impl<A: GroupApi> Interpreter<'_, A> {
                 Action::CollectGarbage { rollout, named } => {
                     self.api.collect_garbage(rollout, &named).await;
                 }
-                Action::DigestRelease => done.again = self.api.digest_release().await,
+                Action::DigestRelease => {
+                    done.again = sooner(done.again, self.api.digest_release().await);
+                }
+                Action::WriteMarks => done.again = sooner(done.again, self.api.write_marks().await),
             }
         }
         Ok(done)
     }
 
-    async fn append(&self, rollout: i64, draft: &Draft) -> Result<(), LedgerError> {
-        let GroupIdentity {
+    async fn append(&self, rollout: RolloutNumber, draft: &Draft) -> Result<(), LedgerError> {
+        let RecordedGroup {
             id: group_id,
             namespace,
             name,
@@ -203,15 +228,15 @@ impl<A: GroupApi> Interpreter<'_, A> {
             started_at,
             previous,
         } = intent;
-        let GroupIdentity {
+        let RecordedGroup {
             id: group_id,
             namespace,
             name,
         } = self.group;
-        tracing::info!(group = %name, namespace, rollout = id, %release, revisions = %list(&revisions), "rollout starts");
+        tracing::info!(group = %name, namespace, rollout = id.get(), %release, revisions = %list(&revisions), "rollout starts");
         let rollout = Rollout {
             group_id: group_id.clone(),
-            id: id.to_string(),
+            id,
             namespace: namespace.clone(),
             name: name.clone(),
             release,
@@ -226,10 +251,9 @@ impl<A: GroupApi> Interpreter<'_, A> {
         Ok(())
     }
 
-    async fn end_rollout(&self, rollout: i64, outcome: Outcome) -> Result<(), LedgerError> {
-        let (group_id, id) = (&self.group.id, rollout.to_string());
+    async fn end_rollout(&self, rollout: RolloutNumber, outcome: Outcome) -> Result<(), LedgerError> {
         self.ledger
-            .end_rollout(group_id, &id, stored(outcome), self.now)
+            .end_rollout(&self.group.id, rollout, stored(outcome), self.now)
             .await?;
         Ok(())
     }
@@ -264,13 +288,13 @@ impl<A: GroupApi> Interpreter<'_, A> {
         Intent {
             key: AdmissionKey {
                 group_id: self.group.id.clone(),
-                rollout: rollout.to_string(),
+                rollout: *rollout,
                 entry: entry.clone(),
                 cluster: cluster.clone(),
                 target: target.clone(),
             },
             sync_namespace: self.group.namespace.clone(),
-            sync_name: self.api.sync_name(cluster, entry),
+            sync_name: self.api.sync_name(cluster, entry).into(),
             revision: revision.clone(),
             admitted_at: *at,
         }
@@ -279,38 +303,61 @@ impl<A: GroupApi> Interpreter<'_, A> {
     /// Removes Syncs, each independently of the others. Returns whether all of them were removed.
     async fn remove(&mut self, removals: Vec<Removal>) -> Result<bool, LedgerError> {
         let mut all = true;
-        for removal in removals {
-            let confirmed = match self.api.confirm_removal(&removal).await {
-                Ok(confirmed) => confirmed,
-                Err(error) => {
-                    self.api.removal_failed(&removal, error);
-                    all = false;
-                    continue;
-                }
-            };
-            if !confirmed {
-                // The cache will receive the Cluster. Until then the next pass decides again.
+        for removals in removals.chunks(COUNTED_TOGETHER) {
+            let confirmed = self.confirmed(removals).await;
+            all &= confirmed.len() == removals.len();
+            if let Err(error) = self.api.count_removals(&confirmed).await {
+                self.api.removals_not_counted(&confirmed, error);
                 all = false;
                 continue;
             }
-            if let Err(error) = self.api.remove_sync(&removal).await {
-                self.api.removal_failed(&removal, error);
+            all &= self.remove_counted(&confirmed).await?;
+        }
+        Ok(all)
+    }
+
+    /// Returns the removals that the management cluster confirms. For the others, the cache will receive the Cluster,
+    /// and the next pass decides again.
+    async fn confirmed(&mut self, removals: &[Removal]) -> Vec<Removal> {
+        let mut confirmed = Vec::with_capacity(removals.len());
+        for removal in removals {
+            match self.api.confirm_removal(removal).await {
+                Ok(true) => confirmed.push(removal.clone()),
+                Ok(false) => {}
+                Err(error) => self.api.removal_failed(removal, error),
+            }
+        }
+        confirmed
+    }
+
+    async fn remove_counted(&mut self, removals: &[Removal]) -> Result<bool, LedgerError> {
+        let mut all = true;
+        for removal in removals {
+            if let Err(error) = self.api.remove_sync(removal).await {
+                self.api.removal_failed(removal, error);
                 all = false;
                 continue;
             }
             // After the removal: a Sync that could not be removed may still be applied, and only the first end counts.
             // If the process dies in between, the next start finds an admission without a Sync.
-            self.ledger
-                .leave(&self.group.id, &removal.entry, &removal.cluster, self.now)
-                .await?;
+            let place = EntryOnCluster {
+                group_id: &self.group.id,
+                entry: &removal.entry,
+                cluster: &removal.cluster,
+            };
+            self.ledger.leave(place, self.now).await?;
         }
         Ok(all)
     }
 }
 
+fn sooner(one: Option<Duration>, other: Option<Duration>) -> Option<Duration> {
+    one.into_iter().chain(other).min()
+}
+
 /// Returns the key of an admission in the ledger.
 #[must_use]
-pub fn key_of(group_id: &str, admission: &AdmissionRef) -> AdmissionKey {
+pub fn key_of(group_id: &GroupId, admission: &AdmissionRef) -> AdmissionKey {
     let AdmissionRef {
         cluster,
         entry,
@@ -318,7 +365,7 @@ pub fn key_of(group_id: &str, admission: &AdmissionRef) -> AdmissionKey {
         target,
     } = admission.clone();
     AdmissionKey {
-        group_id: group_id.to_owned(),
+        group_id: group_id.clone(),
         rollout,
         entry,
         cluster,
@@ -356,18 +403,26 @@ fn list(revisions: &[EntryRevision]) -> String {
     texts.join(" ")
 }
 
+/// The admissions that remain open after [`close_interrupted`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub struct StillOpen {
+    /// An admission has no Sync yet. If its cluster leaves before the Sync is written, nothing else ends the admission.
+    pub awaits_sync: bool,
+}
+
 /// Ends in the ledger what an interrupted pass or process left open: the rollouts of a group that its status has ended,
-/// and the admissions whose Sync is gone or has been admitted by a later rollout.
+/// and the admissions whose Sync is gone or has been admitted by a later rollout. Returns what remains open.
 ///
 /// # Errors
 /// [`LedgerError`] if an end cannot be read or recorded.
 pub async fn close_interrupted(
     ledger: &dyn Ledger,
-    group_id: &str,
+    group_id: &GroupId,
     status: &SyncGroupStatus,
     syncs: impl Fn(&Intent) -> AdmittedSync,
     now: Timestamp,
-) -> Result<(), LedgerError> {
+) -> Result<StillOpen, LedgerError> {
     close_rollouts(ledger, group_id, status, now).await?;
     close_admissions(ledger, group_id, syncs, now).await
 }
@@ -377,7 +432,9 @@ pub async fn close_interrupted(
 pub enum AdmittedSync {
     /// There is no Sync, and the group does not want one: it was removed, or never written.
     Gone,
-    /// The Sync cannot be read, or the group will write it.
+    /// There is no Sync yet, and the group will write it.
+    Awaited,
+    /// The Sync cannot be read, or names no rollout.
     Unknown,
     /// The last admission of the Sync.
     At(AdmissionRef),
@@ -386,18 +443,25 @@ pub enum AdmittedSync {
 /// Ends the admissions that no Sync will end.
 async fn close_admissions(
     ledger: &dyn Ledger,
-    group_id: &str,
+    group_id: &GroupId,
     syncs: impl Fn(&Intent) -> AdmittedSync,
     now: Timestamp,
-) -> Result<(), LedgerError> {
+) -> Result<StillOpen, LedgerError> {
+    let mut awaits_sync = false;
     for admission in ledger.open_admissions(group_id).await? {
         let key = &admission.key;
         match syncs(&admission) {
+            AdmittedSync::Awaited => awaits_sync = true,
             AdmittedSync::Unknown => {}
             AdmittedSync::Gone => {
-                ledger.leave(group_id, &key.entry, &key.cluster, now).await?;
+                let place = EntryOnCluster {
+                    group_id,
+                    entry: &key.entry,
+                    cluster: &key.cluster,
+                };
+                ledger.leave(place, now).await?;
             }
-            AdmittedSync::At(current) if is_later(&current.rollout, &key.rollout) => {
+            AdmittedSync::At(current) if current.rollout > key.rollout => {
                 let reason = format!("rollout {} was admitted", current.rollout);
                 let superseded = AdmissionOutcome::Superseded;
                 ledger.settle_admission(key, superseded, &reason, now).await?;
@@ -405,13 +469,7 @@ async fn close_admissions(
             AdmittedSync::At(_) => {}
         }
     }
-    Ok(())
-}
-
-/// Whether a rollout is later than another one. A number that cannot be read is not.
-fn is_later(rollout: &str, than: &str) -> bool {
-    let numbers = rollout.parse::<i64>().ok().zip(than.parse::<i64>().ok());
-    numbers.is_some_and(|(rollout, than)| rollout > than)
+    Ok(StillOpen { awaits_sync })
 }
 
 /// Ends in the ledger the rollouts of a group that status has ended, but whose end was not recorded because the pass or
@@ -421,23 +479,20 @@ fn is_later(rollout: &str, than: &str) -> bool {
 /// [`LedgerError`] if an end cannot be read or recorded.
 async fn close_rollouts(
     ledger: &dyn Ledger,
-    group_id: &str,
+    group_id: &GroupId,
     status: &SyncGroupStatus,
     now: Timestamp,
 ) -> Result<(), LedgerError> {
     let records = ledger.rollouts(group_id).await?;
-    let previous = |id: i64| {
-        let successor = records
-            .iter()
-            .find(|record| record.rollout.id == (id + 1).to_string());
+    let previous = |id: RolloutNumber| {
+        let next = RolloutNumber::new(id.get() + 1);
+        let successor = records.iter().find(|record| record.rollout.id == next);
         successor.and_then(|record| record.rollout.previous.and_then(outcome))
     };
     for record in records.iter().filter(|record| record.end.is_none()) {
-        let Ok(id) = record.rollout.id.parse() else {
-            continue;
-        };
+        let id = record.rollout.id;
         if let Some(outcome) = rollout::ended(id, status, previous(id)) {
-            let end = ledger.end_rollout(group_id, &record.rollout.id, stored(outcome), now);
+            let end = ledger.end_rollout(group_id, id, stored(outcome), now);
             end.await?;
         }
     }

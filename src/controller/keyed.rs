@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::object_key::ObjectKey;
+use crate::controller::object_key::ObjectKey;
 
 /// A cache with an entry for each object of a kind. `Caches::of` lists all of them, so that no entry outlives its
 /// object.

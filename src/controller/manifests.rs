@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
+use starling_core::ids::OwnerLabel;
 use starling_core::ignore::IgnoreRules;
 use starling_core::object::RenderedSet;
 use starling_render::{Manifests, RenderError};
@@ -65,7 +66,7 @@ pub struct RenderJob<'a> {
     /// Values for `${NAME}`.
     pub values: &'a BTreeMap<String, String>,
     /// The value of the owner label.
-    pub owner: &'a str,
+    pub owner: &'a OwnerLabel,
     /// The keys of encrypted manifests; `None` if encrypted manifests are an error.
     pub keys: Option<&'a Keys>,
     /// The fields that are not applied.

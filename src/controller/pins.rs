@@ -16,10 +16,10 @@ use starling_core::revision::Revision;
 use starling_core::rollout::ReleaseSnapshot;
 
 use super::artifacts::{Artifact, ArtifactError, Origin, digest};
-use super::cache::ObjectKey;
 use super::caches::release_snapshots;
 use super::context::{Context, SourceContext};
 use super::hub::HubError;
+use crate::controller::object_key::ObjectKey;
 
 pub use restore::restore;
 

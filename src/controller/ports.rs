@@ -10,11 +10,12 @@ use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use jiff::Timestamp;
 use starling_core::apply::{Record, Recorded};
-use starling_core::journal::Entry;
+use starling_core::ids::{ClusterId, GroupId, OwnerLabel, RolloutNumber};
+use starling_core::journal::JournalEntry;
 use starling_core::object::ObjectId;
 use starling_ledger::{
     Admission, AdmissionKey, AdmissionOutcome, Attempt, AttemptEnd, AttemptId, AttemptRecord, Due,
-    LedgerError, NewEntry, QueueKey, Rollout, RolloutOutcome, RolloutRecord,
+    EntryOnCluster, LedgerError, NewEntry, QueueKey, Rollout, RolloutOutcome, RolloutRecord,
 };
 use starling_member::Network;
 use starling_net::clock::Clock;
@@ -96,16 +97,11 @@ port! {
             ended_at: Timestamp
         ) -> bool;
         /// Records that an entry left a cluster.
-        fn leave(
-            group_id: &'a str,
-            entry: &'a str,
-            cluster: &'a str,
-            ended_at: Timestamp
-        ) -> bool;
+        fn leave(place: EntryOnCluster<'a>, ended_at: Timestamp) -> bool;
         /// Returns the open admissions of a group.
-        fn open_admissions(group_id: &'a str) -> Vec<Admission>;
+        fn open_admissions(group_id: &'a GroupId) -> Vec<Admission>;
         /// Ends what is open of groups that no longer exist.
-        fn abandon_others(groups: &'a BTreeSet<String>, ended_at: Timestamp) -> ();
+        fn abandon_others(groups: &'a BTreeSet<GroupId>, ended_at: Timestamp) -> ();
         /// Records that an attempt starts.
         fn begin_attempt(attempt: &'a Attempt) -> AttemptId;
         /// Records the end of an attempt.
@@ -118,40 +114,40 @@ port! {
         fn begin_rollout(rollout: &'a Rollout) -> bool;
         /// Records the end of a rollout.
         fn end_rollout(
-            group_id: &'a str,
-            id: &'a str,
+            group_id: &'a GroupId,
+            id: RolloutNumber,
             outcome: RolloutOutcome,
             ended_at: Timestamp
         ) -> bool;
         /// Returns the rollouts of a group.
-        fn rollouts(group_id: &'a str) -> Vec<RolloutRecord>;
+        fn rollouts(group_id: &'a GroupId) -> Vec<RolloutRecord>;
         /// Appends to the journal of a group.
         fn append_journal(entry: &'a NewEntry) -> ();
         /// Returns the journal of a group from its newest whole entry on.
-        fn journal_tail(group_id: &'a str) -> Vec<Entry>;
+        fn journal_tail(group_id: &'a GroupId) -> Vec<JournalEntry>;
         /// Returns the member records of an owner's objects on a cluster, and their attempt.
-        fn load_records(cluster_id: &'a str, owner: &'a str) -> Recorded;
+        fn load_records(cluster_id: &'a ClusterId, owner: &'a OwnerLabel) -> Recorded;
         /// Returns the other owners of objects on a cluster.
         fn other_owners(
-            cluster_id: &'a str,
-            owner: &'a str,
+            cluster_id: &'a ClusterId,
+            owner: &'a OwnerLabel,
             objects: &'a BTreeSet<ObjectId>
-        ) -> BTreeMap<ObjectId, Vec<String>>;
+        ) -> BTreeMap<ObjectId, Vec<OwnerLabel>>;
         /// Writes and deletes member records.
         fn save_records(
-            cluster_id: &'a str,
-            owner: &'a str,
+            cluster_id: &'a ClusterId,
+            owner: &'a OwnerLabel,
             upserts: &'a BTreeMap<ObjectId, Record>,
             deletes: &'a BTreeSet<ObjectId>
         ) -> ();
         /// Records the attempt that the member records of an owner on a cluster belong to.
         fn set_record_attempt(
-            cluster_id: &'a str,
-            owner: &'a str,
+            cluster_id: &'a ClusterId,
+            owner: &'a OwnerLabel,
             attempted_at: Timestamp
         ) -> ();
         /// Deletes the member records of an owner on a cluster.
-        fn drop_owner_records(cluster_id: &'a str, owner: &'a str) -> ();
+        fn drop_owner_records(cluster_id: &'a ClusterId, owner: &'a OwnerLabel) -> ();
         /// Writes the times at which keys are due.
         fn save_due(entries: &'a [Due]) -> ();
         /// Deletes the times at which keys are due.

@@ -11,13 +11,14 @@ use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use starling_api::SyncResource;
 use starling_core::digest::{hash64, spread};
+use starling_core::ids::ClusterId;
 use starling_core::{backoff, progress, target};
 use starling_ledger::LedgerError;
 
-use super::cache::ObjectKey;
 use super::context::Context;
 use super::queues::Loop;
 use super::reconcile::sync_group::close_open;
+use crate::controller::object_key::ObjectKey;
 
 /// Enqueues every known object.
 ///
@@ -116,9 +117,7 @@ fn is_in_step(context: &Context, key: &ObjectKey, sync: &SyncResource) -> bool {
         .objects
         .clusters
         .get(&ObjectKey::new(&key.namespace, &sync.spec.cluster_ref.name));
-    let id = cluster
-        .and_then(|cluster| Some(cluster.status.as_ref()?.cluster_id.clone()))
-        .unwrap_or_default();
+    let id = cluster.as_deref().map(ClusterId::of).unwrap_or_default();
     let (Some(status), Some(target)) = (&sync.status, target::of_spec(&sync.spec)) else {
         return false;
     };

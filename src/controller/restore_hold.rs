@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use super::cache::ObjectKey;
 use super::context::Context;
+use crate::controller::object_key::ObjectKey;
 use crate::controller::waits;
 
 /// Follows the finding that holds the installation.
@@ -31,7 +31,12 @@ pub(super) async fn follow(context: Arc<Context>) {
         if !changed {
             return;
         }
-        wake(&context, context.writes.held().is_some());
+        let is_held = context.writes.held().is_some();
+        if !is_held {
+            // The versions of the management cluster may not have gone back with its objects, so that no watch noticed.
+            context.caches.forget_computed();
+        }
+        wake(&context, is_held);
     }
 }
 

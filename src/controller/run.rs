@@ -8,6 +8,7 @@ use kube::{Client, Resource};
 use starling_api::{
     Cluster, DeletionApproval, RolloutAction, RolloutApproval, Source, SyncGroup, SyncResource,
 };
+use starling_core::ids::InstallationId;
 use starling_git::{GitLimits, GitStore};
 use starling_ledger::{Ledger, LedgerError};
 use starling_member::Network;
@@ -19,8 +20,8 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::artifacts::ArtifactStores;
-use super::cache::ObjectKey;
 use super::caches::availability::AvailabilityCache;
+use super::caches::cache::Cache;
 use super::caches::origins;
 use super::caches::renders::RenderCache;
 use super::caches::sync_index::SyncCache;
@@ -31,23 +32,30 @@ use super::event_handlers::ChangedBy;
 use super::events::Events;
 use super::hub::{Hub, HubError};
 use super::pins;
+use super::policies::AdmissionPolicies;
 use super::ports::Ports;
 use super::queues::{Loop, Queues};
 use super::readiness::{Readiness, check_ledger};
 use super::reconcile::cluster::is_reachable;
 use super::restart;
 use super::restore_hold;
-use super::shares::Limits;
+use super::rights::Rights;
+use super::shares::{self, Limits};
 use super::start_rates::StartRates;
 use super::tree_renderer::TreeRenderer;
-use super::watch::{Report, follow};
+use super::watch::{WatchReport, follow};
 use super::work::{Schedule, Workers};
 use super::workqueue::{LaneRules, Workqueue};
 use super::write_counter::WriteCounter;
+use crate::controller::object_key::ObjectKey;
 use crate::controller::waits;
 
-/// Number of workers of the Source loop. They mostly wait for git hosts.
-const SOURCE_WORKERS: usize = 8;
+/// Number of workers of the Source loop. They mostly wait for git hosts. One namespace occupies at most half of them,
+/// if there are several.
+const SOURCE_WORKERS: usize = 16;
+/// Number of calls to git hosts at a time that are not those of the Source loop: attempts fetch artifacts that are
+/// gone.
+const OTHER_FETCHES: usize = 8;
 /// Number of workers of the Cluster loop. They mostly wait for members, some of which do not respond before a timeout.
 const CLUSTER_WORKERS: usize = 32;
 /// Number of workers of the SyncGroup loop. They read caches, compute, and write little.
@@ -72,6 +80,8 @@ pub struct Settings {
     pub deletions: DeletionSettings,
     /// The addresses that may be connected to.
     pub addresses: AddressLists,
+    /// The limits of the rights of users.
+    pub rights: Rights,
 }
 
 /// The error of the start of the controller.
@@ -151,6 +161,9 @@ impl Controller {
         }
         tasks.spawn(context.writes.clone().serve());
         tasks.spawn(restore_hold::follow(context.clone()));
+        if context.rights.check_policies {
+            tasks.spawn(follow_policies(context.clone()));
+        }
         tasks.spawn(housekeep(context.clone(), schedule.clone(), stop.clone()));
         let ledger = context.adapters.ledger.clone();
         tasks.spawn(check_ledger(ledger, readiness.clone(), stop.clone()));
@@ -199,13 +212,14 @@ fn workers_of(of: Loop, settings: &Settings) -> usize {
 /// Opens the adapters that are used outside simulations.
 async fn open(settings: &Settings) -> Result<Ports, StartError> {
     let (ledger, opened) = Ledger::open(&settings.data_dir).await?;
-    tracing::info!(?opened, "ledger open");
+    tracing::info!(?opened, folder = %settings.data_dir.display(), "ledger opened");
     let tool = BuildTool::discover(settings.kustomize.clone()).map_err(StartError::Kustomize)?;
     let sops = Sops::discover(settings.sops.clone()).map_err(StartError::Sops)?;
     tracing::info!(?tool, ?sops, "build tools found");
     let rules = |purpose| settings.addresses.rules(purpose);
     let limits = GitLimits {
         addresses: rules(Purpose::Git),
+        network_jobs: SOURCE_WORKERS + OTHER_FETCHES,
         ..GitLimits::default()
     };
     let artifacts = ArtifactStores {
@@ -225,13 +239,18 @@ async fn open(settings: &Settings) -> Result<Ports, StartError> {
 async fn connect(ports: Ports, client: Client, settings: &Settings) -> Result<Context, StartError> {
     let hub = Hub::new(client);
     let installation = hub.installation().await?;
+    hub.publish_confirmed_kinds(&settings.deletions.confirm).await?;
+    hub.publish_account_rules(&settings.rights.accounts).await?;
     let context = assemble(ports, hub, installation, settings);
     context.writes.load().await?;
+    if settings.rights.check_policies {
+        context.policies.check(&context.hub, context.clock.now()).await;
+    }
     Ok(context)
 }
 
 /// Creates the context of the loops, with empty caches.
-pub(super) fn assemble(ports: Ports, hub: Hub, installation: String, settings: &Settings) -> Context {
+pub(super) fn assemble(ports: Ports, hub: Hub, installation: InstallationId, settings: &Settings) -> Context {
     let Ports {
         clock,
         network,
@@ -243,6 +262,7 @@ pub(super) fn assemble(ports: Ports, hub: Hub, installation: String, settings: &
     let (objects, caches) = (ObjectCaches::default(), Caches::new(clock.clone()));
     let queues = Queues {
         syncs: Workqueue::with_lanes(lane_rules(settings, &objects.syncs, &caches.cluster.availability)),
+        sources: Workqueue::with_lanes(source_lanes(&objects.sources)),
         ..Queues::default()
     };
     Context {
@@ -266,6 +286,8 @@ pub(super) fn assemble(ports: Ports, hub: Hub, installation: String, settings: &
         },
         start_rates: StartRates::default(),
         budgets: DeletionBudgets::new(settings.deletions.clone()),
+        rights: settings.rights.clone(),
+        policies: AdmissionPolicies::default(),
         installation,
         allow_insecure_sources: settings.allow_insecure_sources,
     }
@@ -279,13 +301,34 @@ fn lane_rules(
     availability: &Arc<AvailabilityCache>,
 ) -> LaneRules {
     let (syncs, availability) = (syncs.clone(), availability.clone());
+    let known = syncs.clone();
     LaneRules {
         lane_of: Box::new(move |key| {
             let sync = syncs.get(key)?;
             Some(ObjectKey::new(&key.namespace, &sync.spec.cluster_ref.name))
         }),
         is_suspect: Box::new(move |cluster| availability.is_suspect(cluster)),
+        of_namespace: {
+            let workers = workers_of(Loop::Sync, settings);
+            Box::new(move || shares::of_namespace(workers, known.has_several_namespaces()))
+        },
         limits: Limits::of(workers_of(Loop::Sync, settings)),
+    }
+}
+
+/// Returns the lanes of the work queue of Sources: one for each Source, of which the namespaces have equal rights.
+fn source_lanes(sources: &Arc<Cache<Source>>) -> LaneRules {
+    let sources = sources.clone();
+    LaneRules {
+        lane_of: Box::new(|key| Some(key.clone())),
+        is_suspect: Box::new(|_| false),
+        of_namespace: Box::new(move || {
+            shares::of_namespace(SOURCE_WORKERS, sources.has_several_namespaces())
+        }),
+        limits: Limits {
+            lane: 1,
+            suspects: SOURCE_WORKERS,
+        },
     }
 }
 
@@ -310,14 +353,14 @@ impl Following<'_> {
                     self.namespace.cloned(),
                     context.objects.$cache.clone(),
                     self.readiness.watch(&<$kind as Resource>::kind(&())),
-                    move |report: Report<$kind>| match report {
-                        Report::SetBack => context.caches.forget_computed(),
-                        Report::Changed(change) if resumed.load(Ordering::SeqCst) => {
+                    move |report: WatchReport<$kind>| match report {
+                        WatchReport::SetBack => context.caches.forget_computed(),
+                        WatchReport::Changed(change) if resumed.load(Ordering::SeqCst) => {
                             context
                                 .event_handlers()
                                 .$handler(&change, ChangedBy::Others);
                         }
-                        Report::Changed(_) => {}
+                        WatchReport::Changed(_) => {}
                     },
                     self.stop.clone(),
                 ));
@@ -363,6 +406,18 @@ pub(super) fn may_delete(context: &Context) -> bool {
         .pending(&context.objects.clusters, is_reachable)
         .is_empty()
         && context.writes.held().is_none()
+}
+
+/// Reads the policies again and again, and wakes the groups when they have changed.
+async fn follow_policies(context: Arc<Context>) {
+    loop {
+        tokio::time::sleep(waits::POLICY_CHECK).await;
+        if context.policies.check(&context.hub, context.clock.now()).await {
+            for group in context.objects.groups.select(|_| true) {
+                context.queues.groups.add(ObjectKey::of(&*group));
+            }
+        }
+    }
 }
 
 /// Saves the due times and drops unused state, in intervals.

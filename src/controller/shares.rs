@@ -8,13 +8,27 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use tokio::time::Instant;
 
-use super::object_key::ObjectKey;
+use crate::controller::object_key::ObjectKey;
 
 /// Divisor of the workers of one lane. With the default `--concurrency`, one lane gets one worker, so that this number
 /// of clusters are reconciled concurrently.
 const WORKERS_PER_LANE: usize = 20;
 /// Divisor of the workers of all suspect lanes together. The other half remains for clusters that respond.
 const WORKERS_PER_SUSPECT: usize = 2;
+
+/// Divisor of the workers of one namespace, if there are several. The other half remains for the other namespaces: a
+/// worker cannot be taken back from an attempt that waits.
+const WORKERS_PER_NAMESPACE: usize = 2;
+
+/// Returns the maximum number of workers of one namespace.
+#[must_use]
+pub fn of_namespace(workers: usize, has_several: bool) -> usize {
+    if has_several {
+        (workers / WORKERS_PER_NAMESPACE).max(1)
+    } else {
+        workers
+    }
+}
 
 /// A position in the queue: the due time of a key, and a number that orders equal times.
 pub(super) type Place = (Instant, u64);
@@ -53,6 +67,9 @@ pub(super) struct WorkerShares {
     lanes: HashMap<ObjectKey, Lane>,
     /// Number of workers that suspect lanes occupy.
     suspects: usize,
+    /// Number of workers that the lanes of a namespace occupy, and those of its lanes with a key that waits because
+    /// they occupy all workers of the namespace; each lane once.
+    namespaces: HashMap<String, (usize, BTreeMap<Place, ObjectKey>)>,
     /// Lanes with a key that waits because the suspect lanes occupy all their workers; each lane once.
     held_back: VecDeque<ObjectKey>,
 }
@@ -62,6 +79,8 @@ struct Lane {
     active: usize,
     waiting: BTreeMap<Place, ObjectKey>,
     held_back: bool,
+    /// Whether the lane is in the list of its namespace.
+    crowded: bool,
 }
 
 impl WorkerShares {
@@ -70,21 +89,32 @@ impl WorkerShares {
             limits,
             lanes: HashMap::new(),
             suspects: 0,
+            namespaces: HashMap::new(),
             held_back: VecDeque::new(),
         }
     }
 
-    /// Takes a worker for a key of `lane`, or adds the key to the waiting keys of the lane.
+    /// Takes a worker for a key of `lane`, or adds the key to the waiting keys of the lane. `of_namespace`: the maximum
+    /// number of workers of all lanes of its namespace.
     pub(super) fn take(
         &mut self,
         lane: &ObjectKey,
         suspect: bool,
+        of_namespace: usize,
         place: Place,
         key: &ObjectKey,
     ) -> Option<OccupiedWorker> {
         let share = self.lanes.entry(lane.clone()).or_default();
         if share.active >= self.limits.lane {
             share.waiting.insert(place, key.clone());
+            return None;
+        }
+        let (active, crowded) = self.namespaces.entry(lane.namespace.clone()).or_default();
+        if *active >= of_namespace {
+            share.waiting.insert(place, key.clone());
+            if !std::mem::replace(&mut share.crowded, true) {
+                crowded.insert(place, lane.clone());
+            }
             return None;
         }
         if suspect && self.suspects >= self.limits.suspects {
@@ -95,6 +125,7 @@ impl WorkerShares {
             return None;
         }
         share.active += 1;
+        *active += 1;
         self.suspects += usize::from(suspect);
         Some(OccupiedWorker {
             lane: lane.clone(),
@@ -102,21 +133,53 @@ impl WorkerShares {
         })
     }
 
-    /// Frees a worker. Returns the keys that may try again, at most two.
+    /// Frees a worker. Returns the keys that may try again, at most three.
     pub(super) fn release(&mut self, held: OccupiedWorker) -> Vec<(Place, ObjectKey)> {
         let OccupiedWorker { lane, suspect } = held;
         if let Some(share) = self.lanes.get_mut(&lane) {
             share.active -= 1;
         }
         self.suspects -= usize::from(suspect);
+        if let Some((active, _)) = self.namespaces.get_mut(&lane.namespace) {
+            *active -= 1;
+        }
         let mut free: Vec<_> = self.first_of(&lane).into_iter().collect();
         // Any lane that frees a worker may let a held-back lane continue: the last suspect lane may not have been
         // suspect when it took its worker.
         if self.suspects < self.limits.suspects {
             free.extend(self.first_held_back());
         }
+        free.extend(self.first_crowded(&lane.namespace));
         self.forget_idle(&lane);
+        let is_idle =
+            |(active, crowded): &(usize, BTreeMap<Place, ObjectKey>)| *active == 0 && crowded.is_empty();
+        if self.namespaces.get(&lane.namespace).is_some_and(is_idle) {
+            self.namespaces.remove(&lane.namespace);
+        }
         free
+    }
+
+    /// Returns the first waiting key of the lane of a namespace that waited first, as [`Self::first_held_back`] does.
+    fn first_crowded(&mut self, namespace: &str) -> Option<(Place, ObjectKey)> {
+        loop {
+            let (_, lane) = self.namespaces.get_mut(namespace)?.1.pop_first()?;
+            if let Some(share) = self.lanes.get_mut(&lane) {
+                share.crowded = false;
+            }
+            if let Some(found) = self.first_of(&lane) {
+                // The other waiting keys of this lane wait for the namespace, too.
+                let next = self.lanes.get_mut(&lane).and_then(|share| {
+                    let (place, _) = share.waiting.first_key_value()?;
+                    share.crowded = true;
+                    Some(*place)
+                });
+                if let (Some(place), Some((_, crowded))) = (next, self.namespaces.get_mut(namespace)) {
+                    crowded.insert(place, lane);
+                }
+                return Some(found);
+            }
+            self.forget_idle(&lane);
+        }
     }
 
     /// Removes a key from the waiting keys: its lane may no longer be suspect.
@@ -156,7 +219,9 @@ impl WorkerShares {
     }
 
     fn forget_idle(&mut self, lane: &ObjectKey) {
-        let idle = |share: &Lane| share.active == 0 && share.waiting.is_empty() && !share.held_back;
+        let idle = |share: &Lane| {
+            share.active == 0 && share.waiting.is_empty() && !share.held_back && !share.crowded
+        };
         if self.lanes.get(lane).is_some_and(idle) {
             self.lanes.remove(lane);
         }

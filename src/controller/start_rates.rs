@@ -16,7 +16,7 @@ use governor::{NotUntil, Quota, RateLimiter};
 use starling_core::digest::{hash64, spread};
 use starling_net::clock::RuntimeClock;
 
-use super::cache::ObjectKey;
+use crate::controller::object_key::ObjectKey;
 use crate::controller::waits;
 
 /// Attempts that may start per second over all clusters. An attempt has tens of requests, so this is far above the

@@ -76,6 +76,10 @@ pub(super) const WRITE_NUMBERS: Duration = Duration::from_millis(100);
 /// Interval at which a controller that was held after a restore checks whether a person has released it.
 pub(super) const RELEASE_CHECK: Duration = Duration::from_secs(2);
 
+/// Interval at which the admission policies are read: a few small requests. A policy that was deleted and created again
+/// meanwhile is told by its creation time.
+pub(super) const POLICY_CHECK: Duration = Duration::from_secs(20);
+
 /// Timeout of a request to the management cluster. kube has no default.
 pub(super) const HUB_TIMEOUT: Duration = Duration::from_secs(30);
 /// Timeout of the write of an event: a slow management cluster must not delay the reconcile that writes the event.
@@ -105,8 +109,6 @@ pub(super) const WATCH_LEAST_RETRY: Duration = Duration::from_millis(10);
 /// would list in a loop.
 pub(super) const WATCH_STEADY: Duration = Duration::from_secs(60);
 
-/// Timeout of the test of a response: an expression may read all series of a response several times.
-pub(super) const METRIC_TEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// Wait between two attempts to delete a Job whose gate is no longer open.
 pub(super) const JOB_DELETION_RETRY: Duration = Duration::from_secs(2);
 

@@ -11,10 +11,10 @@ use starling_core::backoff;
 use starling_ledger::{Due, QueueKey};
 use tokio_util::sync::CancellationToken;
 
-use super::cache::ObjectKey;
 use super::context::{Context, Next};
 use super::queues::Loop;
 use super::reconcile::{self, ReconcileError};
+use crate::controller::object_key::ObjectKey;
 use crate::controller::waits;
 
 /// Passes a key to its loop.

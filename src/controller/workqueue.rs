@@ -18,8 +18,8 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::object_key::ObjectKey;
 use super::shares::{Limits, OccupiedWorker, Place, WorkerShares};
+use crate::controller::object_key::ObjectKey;
 
 /// A set of keys with times.
 #[derive(Debug, Default)]
@@ -37,6 +37,8 @@ pub struct LaneRules {
     pub lane_of: LaneOf,
     /// Returns whether a lane may block its workers for long.
     pub is_suspect: Box<dyn Fn(&ObjectKey) -> bool + Send + Sync>,
+    /// Returns the maximum number of workers of all lanes of one namespace.
+    pub of_namespace: Box<dyn Fn() -> usize + Send + Sync>,
     /// The maximum numbers of workers.
     pub limits: Limits,
 }
@@ -145,7 +147,11 @@ impl State {
             return Ok(None);
         };
         let suspect = (rules.is_suspect)(&lane);
-        shares.take(&lane, suspect, place, key).map(Some).ok_or(lane)
+        let of_namespace = (rules.of_namespace)();
+        shares
+            .take(&lane, suspect, of_namespace, place, key)
+            .map(Some)
+            .ok_or(lane)
     }
 
     /// Ends the work on a key. Returns whether a further key can be taken now.
@@ -311,13 +317,19 @@ mod tests {
     /// Returns a queue whose keys are `CLUSTER-N`. Lanes with names that begin with `s` are suspect while `suspects` is
     /// true.
     fn laned(limits: Limits, suspects: &Arc<AtomicBool>) -> Workqueue {
+        laned_within(limits, suspects, usize::MAX)
+    }
+
+    /// As [`laned`], with a maximum for all lanes of a namespace.
+    fn laned_within(limits: Limits, suspects: &Arc<AtomicBool>, of_namespace: usize) -> Workqueue {
         let suspects = suspects.clone();
         Workqueue::with_lanes(LaneRules {
             lane_of: Box::new(|key| {
                 let (cluster, _) = key.name.split_once('-')?;
-                Some(ObjectKey::new("ns", cluster))
+                Some(ObjectKey::new(&key.namespace, cluster))
             }),
             is_suspect: Box::new(move |lane| lane.name.starts_with('s') && suspects.load(Ordering::SeqCst)),
+            of_namespace: Box::new(move || of_namespace),
             limits,
         })
     }
@@ -384,6 +396,31 @@ mod tests {
         assert_eq!((taken(&queue), queue.len()), (vec![], (0, 0)));
     }
 
+    /// Guards against twenty clusters of one namespace, or eight git servers, that hold all workers.
+    #[tokio::test(start_paused = true)]
+    async fn tenant_one_namespace_leaves_workers_to_the_others() {
+        let limits = Limits { lane: 2, suspects: 9 };
+        let queue = laned_within(limits, &suspicion(), 3);
+        let in_other = |name: &str| ObjectKey::new("other", name);
+        for name in ["a-1", "a-2", "a-3", "b-1", "c-1", "d-1"] {
+            queue.add(key(name));
+        }
+        queue.add(in_other("z-1"));
+        assert_eq!(taken(&queue), ["a-1", "a-2", "b-1", "z-1"]);
+        queue.done(&in_other("z-1"));
+        assert!(taken(&queue).is_empty(), "another namespace frees nothing");
+        queue.done(&key("a-1"));
+        assert_eq!(taken(&queue), ["a-3"], "the first that waited");
+        for (done, next) in [("a-2", "c-1"), ("b-1", "d-1")] {
+            queue.done(&key(done));
+            assert_eq!(taken(&queue), [next]);
+        }
+        for name in ["a-3", "c-1", "d-1"] {
+            queue.done(&key(name));
+        }
+        assert_eq!((taken(&queue), queue.len()), (vec![], (0, 0)));
+    }
+
     /// Guards against a key that waits for suspect lanes that no longer exist: it would never get a worker.
     #[tokio::test(start_paused = true)]
     async fn who_waited_for_suspects_goes_on_when_they_are_well() {
@@ -436,7 +473,8 @@ mod tests {
         proptest!(ProptestConfig::with_cases(256), |(moves in proptest::collection::vec(moves, 0..80))| {
             runtime.block_on(async {
                 let suspects = suspicion();
-                let queue = laned(limits, &suspects);
+                let of_namespace = 4;
+                let queue = laned_within(limits, &suspects, of_namespace);
                 // The key, and whether its lane was suspect when the key was taken.
                 let mut active: Vec<(ObjectKey, bool)> = Vec::new();
                 let mut owed = BTreeSet::new();
@@ -450,6 +488,8 @@ mod tests {
                     let of_lane = active.iter().filter(|(other, _)| lane(other) == lane(&key)).count();
                     assert!(lane(&key).is_none() || of_lane <= limits.lane, "{active:?}");
                     assert!(active.iter().filter(|(_, suspect)| *suspect).count() <= limits.suspects, "{active:?}");
+                    let in_lanes = active.iter().filter(|(other, _)| lane(other).is_some()).count();
+                    assert!(in_lanes <= of_namespace, "{active:?}");
                     true
                 };
                 for step in moves {

@@ -8,13 +8,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
+use starling_core::ids::InstallationId;
 use starling_core::restore::{KnownWrites, RestoreFinding, Timeline, WriteNumber};
 use starling_member::{NumberError, WriteNumbers};
 use starling_net::clock::Clock;
 use tokio::sync::{Notify, oneshot, watch};
 
 use super::hub::{Hub, HubError, InstallationRecord, installation_key};
-use super::object_key::ObjectKey;
+use crate::controller::object_key::ObjectKey;
 use crate::controller::waits;
 
 /// Number of times that a write is repeated after another process wrote in between.
@@ -24,7 +25,7 @@ const TRIES: usize = 8;
 pub struct WriteCounter {
     hub: Hub,
     clock: Clock,
-    installation: String,
+    installation: InstallationId,
     state: Mutex<State>,
     /// The attempts that wait for a number.
     waiting: Mutex<Vec<oneshot::Sender<Result<WriteNumber, Refusal>>>>,
@@ -78,7 +79,7 @@ impl fmt::Debug for WriteCounter {
 impl WriteCounter {
     /// Creates the counter of a management cluster.
     #[must_use]
-    pub fn new(hub: Hub, clock: Clock, installation: String) -> Self {
+    pub fn new(hub: Hub, clock: Clock, installation: InstallationId) -> Self {
         Self {
             hub,
             clock,
@@ -315,7 +316,7 @@ struct ClusterWrites {
 }
 
 impl WriteNumbers for ClusterWrites {
-    fn installation(&self) -> &str {
+    fn installation(&self) -> &InstallationId {
         &self.counter.installation
     }
 

@@ -9,9 +9,10 @@ use kube::core::{Selector, SelectorExt as _};
 use serde::Serialize;
 use starling_api::{ADMITTED_AT, Cluster, SyncGroup, SyncResource, SyncStatus};
 use starling_core::digest::hash64;
+use starling_core::ids::ClusterId;
 use starling_core::plan::{Reach, ReadStrategy, StrategyError};
 use starling_core::progress::{Admitted, progress};
-use starling_core::simulate::{Assumptions, Fate, Forecast, Member, World};
+use starling_core::simulate::{Assumptions, Fate, RolloutForecast, SimulatedMember, World};
 use starling_core::{explain, target};
 
 use super::group::{GroupObjects, Syncs};
@@ -52,7 +53,7 @@ pub struct GroupForecast {
     pub removals: Vec<PlannedRemoval>,
     /// The forecast.
     #[serde(flatten)]
-    pub forecast: Forecast,
+    pub forecast: RolloutForecast,
 }
 
 /// Reason why there is no forecast.
@@ -119,9 +120,9 @@ pub fn of_group(objects: &GroupObjects, scenario: &Scenario) -> Result<GroupFore
     })
 }
 
-fn member(cluster: &Cluster, takes: Duration, scenario: &Scenario) -> Member {
+fn member(cluster: &Cluster, takes: Duration, scenario: &Scenario) -> SimulatedMember {
     let uid = jitter_id(cluster);
-    let mut member = Member::new(&uid, cluster.labels().clone(), takes);
+    let mut member = SimulatedMember::new(&uid, cluster.labels().clone(), takes);
     if fails(&uid, scenario.seed, scenario.fail) {
         member.fates.insert(RELEASE.to_owned(), Fate::Fails);
     }
@@ -162,17 +163,16 @@ fn recorded_durations(objects: &GroupObjects) -> BTreeMap<String, Duration> {
 /// The last duration from admission to healthy of the slowest entry of a cluster, for entries that have not failed
 /// since.
 fn recorded_duration(objects: &GroupObjects, cluster: &Cluster) -> Option<Duration> {
-    let status = cluster.status.as_ref();
-    let id = status.map_or("", |status| status.cluster_id.as_str());
+    let id = ClusterId::of(cluster);
     let entries = objects.group.spec.syncs.iter();
     let durations = entries.filter_map(|entry| {
         let sync = objects.syncs.get(&(cluster.name_any(), entry.name.clone()))?;
-        sync_duration(sync, id)
+        sync_duration(sync, &id)
     });
     durations.max()
 }
 
-fn sync_duration(sync: &SyncResource, cluster_id: &str) -> Option<Duration> {
+fn sync_duration(sync: &SyncResource, cluster_id: &ClusterId) -> Option<Duration> {
     let admitted = sync.annotations().get(ADMITTED_AT)?.parse().ok();
     let none = SyncStatus::default();
     let status = sync.status.as_ref().unwrap_or(&none);

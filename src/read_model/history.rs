@@ -5,6 +5,7 @@
 //! ControllerRevisions, and operator actions are objects until somebody deletes them.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::apps::v1::ControllerRevision;
@@ -14,12 +15,13 @@ use starling_api::{
     ActionType, RolloutAction, RolloutApproval, RolloutDirection, RolloutPhase, Source, SyncGroup,
 };
 use starling_core::identity;
-use starling_core::journal::past::{PastRollout, RecordedAction};
+use starling_core::ids::ClusterName;
+use starling_core::journal::past::{PastOutcome, PastRollout, RecordedAction};
 use starling_core::plan::{Attribution, Direction};
 use starling_core::rollout::{ReleaseSnapshot, operator};
 
 use crate::controller::caches::release_snapshots::{self, ReleaseOwner};
-use starling_ledger::{RolloutOutcome, RolloutRecord};
+use starling_ledger::{RolloutEnd, RolloutOutcome, RolloutRecord};
 
 /// One rollout of a group. Fields that are not known are left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -33,8 +35,8 @@ pub struct RolloutSummary {
     /// Time of the end; `None`: the rollout is in progress, or the end is not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ended_at: Option<Timestamp>,
-    /// The outcome, such as `succeeded`, `in progress` or `aborted by jane`.
-    pub outcome: String,
+    /// The outcome. Serialised as a text, such as `succeeded`, `in progress` or `aborted by jane; superseded`.
+    pub outcome: SummaryOutcome,
     /// The kind: a new release or a rollback; `None`: not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub direction: Option<RolloutKind>,
@@ -45,7 +47,7 @@ pub struct RolloutSummary {
     pub revisions: BTreeMap<String, String>,
     /// The clusters that failed, with the first reason of each.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub failed: BTreeMap<String, String>,
+    pub failed: BTreeMap<ClusterName, String>,
     /// The operator actions and approvals, oldest first.
     pub actions: Vec<RecordedAction>,
     /// The revisions of entries that are neither in the repository nor in the mirror: no rollback to the release of the
@@ -55,6 +57,66 @@ pub struct RolloutSummary {
     /// The first entry of the journal, where the beginning is not recorded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recorded_from: Option<Timestamp>,
+}
+
+/// The outcome of a rollout.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum SummaryOutcome {
+    /// The rollout has ended, and nothing says how.
+    #[default]
+    Unknown,
+    /// The rollout has not started a cluster yet.
+    Pending,
+    /// Clusters are being updated.
+    InProgress,
+    /// An operator paused the rollout.
+    Paused,
+    /// Every cluster that the rollout waits for is done.
+    Succeeded,
+    /// Too many clusters or a gate failed.
+    Failed,
+    /// The group was deleted, or lost its clusters.
+    Abandoned,
+    /// The rollout stopped for a reason, and waits for an operator or the next release.
+    Stopped(String),
+    /// Another release replaced the rollout before it succeeded.
+    Superseded {
+        /// Why the rollout had stopped before.
+        stopped: Option<String>,
+    },
+}
+
+impl fmt::Display for SummaryOutcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unknown => f.write_str("unknown"),
+            Self::Pending => f.write_str("pending"),
+            Self::InProgress => f.write_str("in progress"),
+            Self::Paused => f.write_str("paused"),
+            Self::Succeeded => f.write_str("succeeded"),
+            Self::Failed => f.write_str("failed"),
+            Self::Abandoned => f.write_str("abandoned"),
+            Self::Stopped(why) => f.write_str(why),
+            Self::Superseded { stopped: None } => f.write_str("superseded"),
+            Self::Superseded { stopped: Some(why) } => write!(f, "{why}; superseded"),
+        }
+    }
+}
+
+impl Serialize for SummaryOutcome {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl From<&PastOutcome> for SummaryOutcome {
+    fn from(outcome: &PastOutcome) -> Self {
+        match outcome {
+            PastOutcome::InProgress => Self::InProgress,
+            PastOutcome::Succeeded => Self::Succeeded,
+            PastOutcome::Stopped(why) => Self::Stopped(why.clone()),
+        }
+    }
 }
 
 /// The kind of a rollout.
@@ -113,19 +175,19 @@ const LATE: SignedDuration = SignedDuration::from_secs(60);
 /// Builds the history from the journal, with the revisions and the ends that the ledger records.
 #[must_use]
 pub fn from_journal(pasts: &[PastRollout], records: &[RolloutRecord]) -> Vec<RolloutSummary> {
-    let mut rows: BTreeMap<i64, RolloutSummary> =
-        pasts.iter().map(|past| (past.rollout, summary(past))).collect();
+    let mut rows: BTreeMap<i64, RolloutSummary> = pasts
+        .iter()
+        .map(|past| (past.rollout.get(), summary(past)))
+        .collect();
     for record in records {
-        let Ok(id) = record.rollout.id.parse::<i64>() else {
-            continue;
-        };
+        let id = record.rollout.id.get();
         let row = rows.entry(id).or_default();
         row.rollout = id;
         row.revisions.clone_from(&record.rollout.revisions);
         row.started_at = row.started_at.or(Some(record.rollout.started_at));
-        if let Some((outcome, at)) = record.end {
+        if let Some(RolloutEnd { outcome, ended_at }) = record.end {
             row.outcome = final_outcome(outcome, &row.outcome);
-            row.ended_at = Some(at);
+            row.ended_at = Some(ended_at);
         }
     }
     rows.into_values().rev().collect()
@@ -134,10 +196,13 @@ pub fn from_journal(pasts: &[PastRollout], records: &[RolloutRecord]) -> Vec<Rol
 fn summary(past: &PastRollout) -> RolloutSummary {
     let late = past.recorded_from.duration_since(past.started_at) > LATE;
     RolloutSummary {
-        rollout: past.rollout,
+        rollout: past.rollout.get(),
         started_at: Some(past.started_at),
         ended_at: past.ended_at,
-        outcome: past.outcome.clone(),
+        outcome: past
+            .outcome
+            .as_ref()
+            .map_or(SummaryOutcome::Unknown, SummaryOutcome::from),
         direction: Some(past.direction.into()),
         clusters: Some(ClusterProgress {
             done: past.done,
@@ -150,14 +215,19 @@ fn summary(past: &PastRollout) -> RolloutSummary {
     }
 }
 
-fn final_outcome(outcome: RolloutOutcome, last: &str) -> String {
+/// Returns the outcome of a rollout that has ended. One that was replaced after it had stopped has more to say than
+/// that.
+fn final_outcome(outcome: RolloutOutcome, last: &SummaryOutcome) -> SummaryOutcome {
     match outcome {
-        RolloutOutcome::Succeeded => "succeeded".to_owned(),
-        RolloutOutcome::Failed => "failed".to_owned(),
-        RolloutOutcome::Abandoned => "abandoned".to_owned(),
-        RolloutOutcome::Superseded if last.is_empty() || last == "in progress" => "superseded".to_owned(),
-        // A rollout that stopped before has more to say than that.
-        RolloutOutcome::Superseded => format!("{last}; superseded"),
+        RolloutOutcome::Succeeded => SummaryOutcome::Succeeded,
+        RolloutOutcome::Failed => SummaryOutcome::Failed,
+        RolloutOutcome::Abandoned => SummaryOutcome::Abandoned,
+        RolloutOutcome::Superseded => SummaryOutcome::Superseded {
+            stopped: match last {
+                SummaryOutcome::Stopped(why) => Some(why.clone()),
+                _ => None,
+            },
+        },
     }
 }
 
@@ -171,14 +241,20 @@ pub fn from_objects(
     approvals: &[RolloutApproval],
     sources: &[Source],
 ) -> Vec<RolloutSummary> {
+    let status = group.status.as_ref();
+    let good = status.and_then(|status| status.last_known_good.as_ref());
+    let good = good.map(|good| good.release.as_str());
     let mut rows: BTreeMap<i64, RolloutSummary> = BTreeMap::new();
     for revision in started(group, kept) {
         let row = rows.entry(revision.revision).or_default();
         row.started_at = revision.creation_timestamp().map(|time| time.0);
-        row.outcome = "superseded".to_owned();
         let Some(snapshot) = release_snapshots::snapshot_of(revision) else {
             continue;
         };
+        // Of earlier rollouts, status only proves the success of the last known good release.
+        if good == Some(snapshot.digest.as_str()) {
+            row.outcome = SummaryOutcome::Succeeded;
+        }
         row.lost = lost(&snapshot, sources);
         for entry in snapshot.revisions {
             row.revisions.insert(entry.sync, entry.revision);
@@ -187,13 +263,19 @@ pub fn from_objects(
     let name = group.name_any();
     for action in actions.iter().filter(|action| action.spec.group == name) {
         let spec = &action.spec;
-        let action = recorded_action(describe(spec), attribution(&spec.by, &spec.reason, action));
+        let action = recorded_action(
+            describe(spec),
+            attribution(&operator::attributed(&spec.by, action), &spec.reason, action),
+        );
         rows.entry(spec.rollout).or_default().actions.push(action);
     }
     for approval in approvals.iter().filter(|approval| approval.spec.group == name) {
         let spec = &approval.spec;
         let what = format!("approve stage {}", spec.stage);
-        let action = recorded_action(what, attribution(&spec.by, &spec.reason, approval));
+        let action = recorded_action(
+            what,
+            attribution(&operator::attributed(&spec.by, approval), &spec.reason, approval),
+        );
         rows.entry(spec.rollout).or_default().actions.push(action);
     }
     if let Some(rollout) = group.status.as_ref().and_then(|status| status.rollout.as_ref()) {
@@ -205,7 +287,7 @@ pub fn from_objects(
             total: status.clusters.total as usize,
         });
         row.started_at = rollout.start_time.parse().ok();
-        row.outcome = outcome_of(rollout.phase).to_owned();
+        row.outcome = outcome_of(rollout.phase);
         row.direction = Some(rollout.direction.into());
         row.revisions = rollout
             .revisions
@@ -259,14 +341,14 @@ pub fn lost_text(lost: &BTreeMap<String, String>) -> String {
 }
 
 /// The outcome of a rollout in this phase.
-fn outcome_of(phase: RolloutPhase) -> &'static str {
+fn outcome_of(phase: RolloutPhase) -> SummaryOutcome {
     match phase {
-        RolloutPhase::Pending => "pending",
-        RolloutPhase::Progressing | RolloutPhase::RollingBack => "in progress",
-        RolloutPhase::Paused => "paused",
-        RolloutPhase::Succeeded => "succeeded",
-        RolloutPhase::Failed => "failed",
-        RolloutPhase::Superseded => "superseded",
+        RolloutPhase::Pending => SummaryOutcome::Pending,
+        RolloutPhase::Progressing | RolloutPhase::RollingBack => SummaryOutcome::InProgress,
+        RolloutPhase::Paused => SummaryOutcome::Paused,
+        RolloutPhase::Succeeded => SummaryOutcome::Succeeded,
+        RolloutPhase::Failed => SummaryOutcome::Failed,
+        RolloutPhase::Superseded => SummaryOutcome::Superseded { stopped: None },
     }
 }
 
@@ -297,7 +379,7 @@ fn started<'a>(
 #[must_use]
 pub fn is_release_of(group: &SyncGroup, release: &ControllerRevision) -> bool {
     let id = identity::known_id(group).unwrap_or_default();
-    release_snapshots::is_of(release, ReleaseOwner { group, id })
+    release_snapshots::is_of(release, ReleaseOwner { group, id: &id })
 }
 
 fn recorded_action(what: String, attribution: Attribution) -> RecordedAction {
@@ -369,7 +451,7 @@ mod tests {
         let group: SyncGroup = serde_json::from_value(json!({
             "apiVersion": "starling.dev/v1alpha1", "kind": "SyncGroup",
             "metadata": {"name": "shop", "uid": "u"}, "spec": {"clusterSelector": {}},
-            "status": {"queue": [queued], "rollout": {
+            "status": {"queue": [queued], "lastKnownGood": {"release": release("good").digest}, "rollout": {
                 "id": 3, "release": release("good").digest, "phase": "RollingBack", "direction": "BackAtOnce", "startTime": "2026-11-21T11:00:00Z",
                 "revisions": [{"sync": "app", "revision": "good"}],
             }},
@@ -410,27 +492,34 @@ mod tests {
             .map(|row| row.lost.get("app").map(String::as_str))
             .collect();
         assert_eq!(lost, [Some("good"), Some("first"), Some("good")]);
-        assert_eq!(rows[0].outcome, "in progress");
+        let outcomes: Vec<String> = rows.iter().map(|row| row.outcome.to_string()).collect();
+        assert_eq!(outcomes, ["in progress", "unknown", "succeeded"]);
         assert_eq!(rows[0].direction, Some(RolloutKind::ImmediateRollback));
     }
 
     #[test]
     fn a_superseded_rollout_keeps_why_it_stopped() {
+        let stopped = |why: &str| SummaryOutcome::Stopped(why.to_owned());
         for (outcome, last, expected) in [
-            (RolloutOutcome::Succeeded, "succeeded", "succeeded"),
-            (RolloutOutcome::Superseded, "in progress", "superseded"),
+            (RolloutOutcome::Succeeded, SummaryOutcome::Succeeded, "succeeded"),
             (
                 RolloutOutcome::Superseded,
-                "aborted by jane",
+                SummaryOutcome::InProgress,
+                "superseded",
+            ),
+            (RolloutOutcome::Superseded, SummaryOutcome::Unknown, "superseded"),
+            (
+                RolloutOutcome::Superseded,
+                stopped("aborted by jane"),
                 "aborted by jane; superseded",
             ),
             (
                 RolloutOutcome::Failed,
-                "rolled back: 2 failed (limit 0)",
+                stopped("rolled back: 2 failed (limit 0)"),
                 "failed",
             ),
         ] {
-            assert_eq!(final_outcome(outcome, last), expected);
+            assert_eq!(final_outcome(outcome, &last).to_string(), expected);
         }
     }
 
@@ -440,7 +529,7 @@ mod tests {
         let row = RolloutSummary {
             rollout: 3,
             started_at: Timestamp::from_second(1_800_000_000).ok(),
-            outcome: "succeeded".into(),
+            outcome: SummaryOutcome::Succeeded,
             direction: Some(RolloutKind::ImmediateRollback),
             clusters: Some(ClusterProgress { done: 1, total: 4 }),
             revisions: [("app".to_owned(), "main@sha1:abc".to_owned())].into(),

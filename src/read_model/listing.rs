@@ -11,6 +11,8 @@ use starling_api::{
     RolloutDirection, RolloutPhase, Source, SyncGroup, SyncResource,
 };
 
+use starling_core::rollout::operator;
+
 use super::revisions::{short, shorts};
 
 /// A kind that has rows.
@@ -37,7 +39,7 @@ pub struct ObjectRow {
 /// The `Ready` condition of an object.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Readiness {
+pub struct ReadyCondition {
     /// Whether `spec.suspend` is set: the condition does not count then.
     pub suspended: bool,
     /// `True`, `False` or `Unknown`; `Unknown` also without the condition.
@@ -56,7 +58,7 @@ pub struct GroupRow {
     #[serde(flatten)]
     pub object: ObjectRow,
     /// The `Ready` condition.
-    pub ready: Readiness,
+    pub ready: ReadyCondition,
     /// The current rollout.
     pub rollout: Option<RolloutRow>,
     /// Number of clusters by state.
@@ -91,7 +93,7 @@ pub struct ClusterRow {
     #[serde(flatten)]
     pub object: ObjectRow,
     /// The `Ready` condition.
-    pub ready: Readiness,
+    pub ready: ReadyCondition,
     /// Kubernetes version; empty: not known yet.
     pub version: String,
     /// Time of the last probe.
@@ -114,7 +116,7 @@ pub struct SyncRow {
     /// Group and entry, as `GROUP/ENTRY`; `None`: it belongs to no group.
     pub group: Option<String>,
     /// The `Ready` condition.
-    pub ready: Readiness,
+    pub ready: ReadyCondition,
     /// Short form of the last applied revision.
     pub applied: String,
     /// Short form of the revision to apply.
@@ -135,7 +137,7 @@ pub struct SourceRow {
     #[serde(flatten)]
     pub object: ObjectRow,
     /// The `Ready` condition.
-    pub ready: Readiness,
+    pub ready: ReadyCondition,
     /// Short form of the latest revision.
     pub revision: String,
     /// Since when this is the latest revision.
@@ -213,7 +215,7 @@ impl ObjectRow {
     }
 }
 
-impl Readiness {
+impl ReadyCondition {
     fn of(suspended: bool, conditions: &[Condition]) -> Self {
         let ready = conditions::find(conditions, READY);
         Self {
@@ -237,7 +239,7 @@ impl Summarize for SyncGroup {
         let status = self.status.clone().unwrap_or_default();
         GroupRow {
             object: ObjectRow::of(self),
-            ready: Readiness::of(false, &status.conditions),
+            ready: ReadyCondition::of(false, &status.conditions),
             clusters: status.clusters,
             last_known_good: status.last_known_good.map(|good| shorts(&good.revisions)),
             rollout: status.rollout.map(|rollout| RolloutRow {
@@ -259,7 +261,7 @@ impl Summarize for Cluster {
         let status = self.status.clone().unwrap_or_default();
         ClusterRow {
             object: ObjectRow::of(self),
-            ready: Readiness::of(self.spec.suspend, &status.conditions),
+            ready: ReadyCondition::of(self.spec.suspend, &status.conditions),
             version: status.version,
             probed_at: time(&status.last_probe_time),
             labels: self.labels().clone(),
@@ -278,7 +280,7 @@ impl Summarize for SyncResource {
             object: ObjectRow::of(self),
             cluster: self.spec.cluster_ref.name.clone(),
             group: group.map(|group| format!("{}/{}", group.name, group.entry)),
-            ready: Readiness::of(self.spec.template.suspend, &status.conditions),
+            ready: ReadyCondition::of(self.spec.template.suspend, &status.conditions),
             applied: short(&status.last_applied_revision),
             target: short(&self.spec.revision),
             objects: status.inventory.objects,
@@ -295,7 +297,7 @@ impl Summarize for Source {
         let status = self.status.clone().unwrap_or_default();
         SourceRow {
             object: ObjectRow::of(self),
-            ready: Readiness::of(self.spec.suspend, &status.conditions),
+            ready: ReadyCondition::of(self.spec.suspend, &status.conditions),
             revision: short(&status.revision),
             revision_since: time(&status.revision_time),
             url: self.spec.url.clone(),
@@ -313,7 +315,7 @@ impl Summarize for RolloutApproval {
             group: spec.group.clone(),
             rollout: spec.rollout,
             stage: spec.stage.clone(),
-            by: spec.by.clone(),
+            by: operator::attributed(&spec.by, self),
             reason: spec.reason.clone(),
             release_digest: spec.release_digest.clone(),
         }
@@ -330,7 +332,7 @@ impl Summarize for DeletionApproval {
         DeletionApprovalRow {
             object: ObjectRow::of(self),
             subject: subject.unwrap_or_default(),
-            by: spec.by.clone(),
+            by: operator::attributed(&spec.by, self),
             reason: spec.reason.clone(),
             digest: spec.digest.clone(),
         }
@@ -351,7 +353,7 @@ impl Summarize for RolloutAction {
             subject: of("cluster", &spec.cluster)
                 .or_else(|| of("stage", &spec.stage))
                 .or_else(|| spec.revision.clone()),
-            by: spec.by.clone(),
+            by: operator::attributed(&spec.by, self),
             reason: spec.reason.clone(),
         }
     }

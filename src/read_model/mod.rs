@@ -12,6 +12,7 @@ pub mod listing;
 pub mod preview;
 mod recorded;
 pub mod removals;
+pub mod restore;
 pub mod revision_progress;
 mod revisions;
 pub mod tree;

@@ -3,9 +3,11 @@
 
 use std::collections::BTreeMap;
 
+use kube::ResourceExt as _;
 use serde::Serialize;
 use starling_api::{DeletionPolicy, SyncGroup, SyncResource};
-use starling_core::preview::{Change, Overview};
+use starling_core::deletion_hold;
+use starling_core::preview::{Overview, PreviewChange};
 
 /// Why a group takes objects away.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -19,6 +21,13 @@ pub enum RemovalCause {
     EntryRemoved {
         /// The name of the entry.
         entry: String,
+    },
+    /// Objects of an entry wait for an approval or for a deletion budget.
+    DeletionsHeld {
+        /// The name of the entry.
+        entry: String,
+        /// The reason why they wait, with the command that approves them, and the first of them.
+        message: String,
     },
     /// The release no longer has objects of an entry.
     ObjectsRemoved {
@@ -56,6 +65,20 @@ pub fn of_syncs<'a>(
             let objects = status.map_or(0, |status| status.inventory.objects as usize);
             found.add(cause, policy, cluster, objects);
         }
+        if let Some(hold) = sync
+            .status
+            .as_ref()
+            .and_then(|status| status.held_deletions.as_ref())
+        {
+            let namespace = group.namespace().unwrap_or_default();
+            let arguments = format!("group {} -n {namespace}", group.name_any());
+            let message = deletion_hold::message(&arguments, hold);
+            let cause = RemovalCause::DeletionsHeld {
+                entry: entry.to_owned(),
+                message: format!("{message}: {}", deletion_hold::objects(hold)),
+            };
+            found.add(cause, DeletionPolicy::Delete, cluster, hold.deletions as usize);
+        }
     }
     found.into_list()
 }
@@ -66,7 +89,7 @@ pub fn of_preview(overview: &Overview) -> Vec<PlannedRemoval> {
     let mut found = Found::default();
     for distinct in &overview.changes {
         let deleted = distinct.objects.iter();
-        for object in deleted.filter(|object| object.change == Change::Delete) {
+        for object in deleted.filter(|object| object.change == PreviewChange::Delete) {
             for cluster in &distinct.clusters {
                 let cause = RemovalCause::ObjectsRemoved {
                     entry: object.entry.clone(),

@@ -2,6 +2,7 @@
 
 use jiff::Timestamp;
 use serde::Serialize;
+use starling_core::ids::{GroupId, RolloutNumber};
 use starling_core::journal::{Flaw, VerifyResult, verify};
 
 use starling_ledger::GroupJournal;
@@ -27,7 +28,7 @@ pub struct JournalVerification {
     /// Number of verified entries.
     pub entries: usize,
     /// Identity of the group (`status.identity.id`).
-    pub group_id: String,
+    pub group_id: GroupId,
     /// Number of the newest entry.
     pub newest: i64,
     /// Hash of the newest entry.
@@ -57,7 +58,7 @@ impl Verification {
     pub fn of(group: String, journals: &[GroupJournal], rollout: Option<i64>) -> Self {
         let journals = journals.iter();
         let verified = journals.map(|journal| {
-            let verdict = verify(&journal.chain, &journal.entries, rollout);
+            let verdict = verify(&journal.chain, &journal.entries, rollout.map(RolloutNumber::new));
             JournalVerification::of(journal, &verdict)
         });
         Self {
@@ -98,7 +99,7 @@ impl Violation {
         Self {
             at: flaw.entry.map(|(_, at)| at),
             entry: flaw.seq,
-            rollout: flaw.entry.map(|(rollout, _)| rollout),
+            rollout: flaw.entry.map(|(rollout, _)| rollout.get()),
             message: flaw.kind.to_string(),
         }
     }
@@ -106,7 +107,7 @@ impl Violation {
 
 #[cfg(test)]
 mod tests {
-    use starling_core::journal::{Chain, End};
+    use starling_core::journal::{Chain, ChainEnd};
 
     use super::*;
 
@@ -116,8 +117,8 @@ mod tests {
         let journal = GroupJournal {
             group_id: "u".into(),
             chain: Chain {
-                cut: End::beginning(),
-                newest: End {
+                cut: ChainEnd::beginning(),
+                newest: ChainEnd {
                     seq: 7,
                     hash: "ab12".into(),
                 },

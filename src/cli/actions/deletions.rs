@@ -81,7 +81,7 @@ async fn of_group(caller: &Caller, name: &str, digest: &str) -> anyhow::Result<S
         held.any(|held| held == digest)
     };
     let syncs = lists::all(caller).await.ok();
-    let holds = if is_named(&group, digest) {
+    let holds = if is_held(&group, digest) {
         Some(true)
     } else {
         syncs.map(holds)
@@ -92,17 +92,11 @@ async fn of_group(caller: &Caller, name: &str, digest: &str) -> anyhow::Result<S
     })
 }
 
-/// Reports whether the status of a group names the digest: of clusters that leave, or of entries that a rollback
-/// removes.
-fn is_named(group: &SyncGroup, digest: &str) -> bool {
-    let Some(status) = &group.status else {
-        return false;
-    };
-    let conditions = status.conditions.iter().map(|condition| &condition.message);
-    let rollout = status.rollout.iter();
-    let blockers = rollout.flat_map(|rollout| &rollout.blocked_by);
-    let mut messages = conditions.chain(blockers.map(|blocker| &blocker.message));
-    messages.any(|message| message.contains(&format!("--digest {digest}")))
+/// Reports whether the group holds a list with the digest: of clusters that leave, or of entries that a rollback lacks.
+fn is_held(group: &SyncGroup, digest: &str) -> bool {
+    let status = group.status.iter();
+    let mut holds = status.flat_map(|status| &status.held_deletions);
+    holds.any(|hold| hold.digest == digest)
 }
 
 fn of_sync(sync: &SyncResource, digest: &str) -> Subject {
@@ -115,4 +109,31 @@ fn of_sync(sync: &SyncResource, digest: &str) -> Subject {
 fn held_by(sync: &SyncResource) -> Option<&str> {
     let hold = sync.status.as_ref()?.held_deletions.as_ref()?;
     Some(&hold.digest)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// Guards against an answer that is read out of a message: its words may change, and a message is cut.
+    #[test]
+    fn a_group_holds_the_lists_in_its_status_whatever_its_messages_say() {
+        let group: SyncGroup = serde_json::from_value(json!({
+            "apiVersion": "starling.dev/v1alpha1", "kind": "SyncGroup", "metadata": {"name": "shop"},
+            "spec": {"clusterSelector": {}},
+            "status": {
+                "heldDeletions": [{"cause": "Deselection", "digest": "sha256:a"}],
+                "conditions": [{
+                    "type": "MembershipHeld", "status": "True", "reason": "ApprovalNeeded",
+                    "lastTransitionTime": "2026-01-01T00:00:00Z",
+                    "message": "an earlier list: starling approve-deletions group shop --digest sha256:b",
+                }],
+            },
+        }))
+        .unwrap();
+        assert!(is_held(&group, "sha256:a"));
+        assert!(!is_held(&group, "sha256:b"));
+    }
 }

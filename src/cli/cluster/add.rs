@@ -23,7 +23,7 @@ use tokio::time::Instant;
 use super::super::access::{self, Access};
 use super::super::duration::duration;
 use super::super::kube_errors::NotServed;
-use super::super::value::InvalidValue;
+use super::super::value::{InvalidValue, dns_name};
 use super::grants::{Account, Grant};
 use super::manifest::{Manifest, within};
 use super::plan::{ClusterName, Existing};
@@ -67,9 +67,14 @@ pub(super) struct AddArguments {
     /// Existing ClusterRole of the member to bind, such as cluster-admin. Default: a role that may apply any object
     #[arg(long, value_name = "CLUSTERROLE", conflicts_with = "impersonate_only")]
     role: Option<String>,
-    /// Grant only the permission to impersonate the ServiceAccounts that Syncs name
+    /// Grant only the permission to impersonate ServiceAccounts of the member in the namespace of the Cluster, which
+    /// Syncs name
     #[arg(long)]
     impersonate_only: bool,
+    /// With --impersonate-only: the ServiceAccounts that may be impersonated, separated by commas. Default: all of the
+    /// namespace
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',', requires = "impersonate_only", value_parser = dns_name)]
+    impersonate_accounts: Vec<String>,
     /// Lifetime of the token; the controller renews it in the second half
     #[arg(long, value_name = "DURATION", default_value = "720h", value_parser = lifetime)]
     token_lifetime: starling_api::Duration,
@@ -123,7 +128,10 @@ pub(super) async fn run(arguments: AddArguments) -> anyhow::Result<()> {
         },
         grant: match (&arguments.role, arguments.impersonate_only) {
             (Some(role), _) => Grant::Role(role.clone()),
-            (None, true) => Grant::ImpersonateOnly,
+            (None, true) => Grant::ImpersonateOnly {
+                namespace: arguments.namespace.clone(),
+                accounts: arguments.impersonate_accounts.clone(),
+            },
             (None, false) => Grant::Everything,
         },
         arguments,
@@ -247,6 +255,7 @@ impl Adding {
                 .with_context(|| format!("on {}", self.member.name))?;
             print_line(&format!("{} deleted", binding.name()));
         }
+        self.end_other_impersonation(account).await?;
         for manifest in account.manifests() {
             self.member.make(&manifest).await?;
         }
@@ -273,6 +282,19 @@ impl Adding {
                 }
             }
         }
+    }
+
+    /// Deletes the right to impersonate of an earlier run with another choice.
+    async fn end_other_impersonation(&self, account: &Account<'_>) -> anyhow::Result<()> {
+        if matches!(account.grant, Grant::ImpersonateOnly { .. }) {
+            return Ok(());
+        }
+        let binding = account.impersonation_binding(&self.arguments.namespace);
+        let deleted = binding.delete(&self.member.client).await;
+        if deleted.with_context(|| format!("on {}", self.member.name))? {
+            print_line(&format!("{} deleted", binding.name()));
+        }
+        Ok(())
     }
 
     /// The binding of an earlier run to another role.

@@ -16,8 +16,14 @@ use super::manifest::Manifest;
 pub(super) enum Grant {
     /// Apply any object.
     Everything,
-    /// Nothing: each Sync impersonates a ServiceAccount.
-    ImpersonateOnly,
+    /// Nothing: each Sync impersonates a ServiceAccount. A Sync can only name accounts of its own namespace, which is
+    /// that of the Cluster, so no other namespace is needed.
+    ImpersonateOnly {
+        /// The namespace of the Cluster.
+        namespace: String,
+        /// The accounts that may be impersonated; empty: all of the namespace.
+        accounts: Vec<String>,
+    },
     /// The permissions of an existing ClusterRole of the member.
     Role(String),
 }
@@ -31,10 +37,18 @@ impl Grant {
                 groups; for manifests that need these, use --role cluster-admin"
                     .to_owned()
             }
-            Self::ImpersonateOnly => {
-                "the account may write only its inventory; each Sync needs a serviceAccountName and has the \
-                permissions of that account"
-                    .to_owned()
+            Self::ImpersonateOnly { namespace, accounts } => {
+                let which = match &**accounts {
+                    [] => format!("a ServiceAccount in namespace {namespace}"),
+                    names => format!(
+                        "one of the ServiceAccounts {} in namespace {namespace}",
+                        names.join(", ")
+                    ),
+                };
+                format!(
+                    "the account may write only its inventory; each Sync needs a serviceAccountName, {which}, and \
+                     has the permissions of that account"
+                )
             }
             Self::Role(role) => format!("Syncs have the permissions of ClusterRole {role}"),
         }
@@ -48,10 +62,6 @@ impl Grant {
             // Version and discovery. Most clusters allow this to every user; hardened ones do not.
             json!({"nonResourceURLs": ["/version", "/api", "/api/*", "/apis", "/apis/*"], "verbs": ["get"]}),
         ];
-        // A Sync with serviceAccountName impersonates that account. Users and groups are excluded, so nobody becomes
-        // system:masters.
-        let impersonate =
-            json!({"apiGroups": [""], "resources": ["serviceaccounts"], "verbs": ["impersonate"]});
         match self {
             Self::Everything => {
                 // The kinds in the repositories are not known, so all kinds, with the verbs to read and write. Starling
@@ -63,10 +73,13 @@ impl Grant {
                 }));
                 // For the same reason: a Role in git that allows /metrics.
                 rules.push(json!({"nonResourceURLs": ["*"], "verbs": ["get"]}));
-                rules.push(impersonate);
+                // A Sync with serviceAccountName impersonates that account. Users and groups are excluded, so nobody
+                // becomes system:masters.
+                rules.push(
+                    json!({"apiGroups": [""], "resources": ["serviceaccounts"], "verbs": ["impersonate"]}),
+                );
             }
-            Self::ImpersonateOnly => rules.push(impersonate),
-            Self::Role(_) => {}
+            Self::ImpersonateOnly { .. } | Self::Role(_) => {}
         }
         rules
     }
@@ -96,10 +109,39 @@ impl Account<'_> {
             ),
             Manifest::of::<ClusterRoleBinding>(self.binding(false, "ClusterRole", self.name)),
         ];
-        if let Grant::Role(role) = self.grant {
-            manifests.push(self.chosen_role(role));
+        match self.grant {
+            Grant::Everything => {}
+            Grant::Role(role) => manifests.push(self.chosen_role(role)),
+            Grant::ImpersonateOnly { namespace, accounts } => {
+                manifests.extend(self.impersonation(namespace, accounts));
+            }
         }
         manifests
+    }
+
+    /// The binding of [`Grant::ImpersonateOnly`] in a namespace.
+    pub(super) fn impersonation_binding(&self, namespace: &str) -> Manifest {
+        let [_, _, binding] = self.impersonation(namespace, &[]);
+        binding
+    }
+
+    /// The right to impersonate accounts of one namespace, which is created if it does not exist.
+    fn impersonation(&self, namespace: &str, accounts: &[String]) -> [Manifest; 3] {
+        let mut rule = json!({"apiGroups": [""], "resources": ["serviceaccounts"], "verbs": ["impersonate"]});
+        if !accounts.is_empty() {
+            rule["resourceNames"] = json!(accounts);
+        }
+        let mut role = json!({"metadata": self.metadata(false), "rules": [rule]});
+        let mut binding = self.binding(false, "Role", &format!("{}-impersonate", self.name));
+        for body in [&mut role, &mut binding] {
+            body["metadata"]["name"] = format!("{}-impersonate", self.name).into();
+            body["metadata"]["namespace"] = namespace.into();
+        }
+        [
+            Manifest::of::<Namespace>(json!({"metadata": {"name": namespace}})),
+            Manifest::of::<Role>(role),
+            Manifest::of::<RoleBinding>(binding),
+        ]
     }
 
     /// The binding to the ClusterRole that the caller chose. The roleRef of a binding is immutable, so this is a
@@ -157,6 +199,13 @@ impl Account<'_> {
 mod tests {
     use super::*;
 
+    fn impersonate_only() -> Grant {
+        Grant::ImpersonateOnly {
+            namespace: "fleet".into(),
+            accounts: Vec::new(),
+        }
+    }
+
     fn verbs(rules: &[Value]) -> Vec<&str> {
         rules
             .iter()
@@ -169,7 +218,7 @@ mod tests {
     fn no_grant_hands_out_rights_or_takes_all_verbs() {
         for grant in [
             Grant::Everything,
-            Grant::ImpersonateOnly,
+            impersonate_only(),
             Grant::Role("cluster-admin".into()),
         ] {
             let rules = grant.cluster_rules();
@@ -188,7 +237,7 @@ mod tests {
 
     #[test]
     fn without_rights_of_its_own_it_can_only_read_who_the_member_is() {
-        for grant in [Grant::ImpersonateOnly, Grant::Role("edit".into())] {
+        for grant in [impersonate_only(), Grant::Role("edit".into())] {
             let rules = grant.cluster_rules();
             let writing = ["create", "update", "patch", "delete", "list", "watch"];
             assert!(

@@ -80,6 +80,7 @@ pub(super) async fn run(arguments: DemoArguments) -> anyhow::Result<()> {
         sops: None,
         deletions: Default::default(),
         addresses: Default::default(),
+        rights: Default::default(),
     };
     let controller = Controller::start(hub.clone(), settings, Readiness::default()).await?;
 

@@ -5,7 +5,7 @@ use starling_api::Blocker;
 
 use crate::cli::output::{age, duration};
 use crate::read_model::listing::{
-    ActionRow, ApprovalRow, ClusterRow, DeletionApprovalRow, GroupRow, ObjectRow, Readiness, SourceRow,
+    ActionRow, ApprovalRow, ClusterRow, DeletionApprovalRow, GroupRow, ObjectRow, ReadyCondition, SourceRow,
     SyncRow,
 };
 
@@ -29,7 +29,7 @@ fn or_none(text: &str) -> String {
 }
 
 /// `True`, or the status with its reason.
-fn ready(ready: &Readiness) -> String {
+fn ready(ready: &ReadyCondition) -> String {
     match ready.status.as_str() {
         _ if ready.suspended => "Suspended".to_owned(),
         "True" => "True".to_owned(),

@@ -9,11 +9,16 @@ use futures::{FutureExt as _, StreamExt as _};
 use indicatif::{ProgressBar, ProgressStyle};
 use jiff::Timestamp;
 use kube::ResourceExt;
-use starling_api::{APPROVE_DELETIONS, Cluster, ConflictPolicy, PendingDeletions, SyncEntry, SyncTemplate};
-use starling_core::apply::budget::Approval;
-use starling_core::apply::{Grace, HeldDeletions, PruneBlocker, SiblingObjects};
+use starling_api::{Cluster, ConflictPolicy, PendingDeletions, SyncEntry, SyncTemplate};
+use starling_core::account::AccountRules;
+use starling_core::apply::{ApprovedDeletions, Grace, HeldDeletions, PruneBlocker, SiblingObjects};
+use starling_core::deletion_approval::Approvals;
+use starling_core::deletion_budget::{BudgetClock, BudgetLimits, Earlier};
+use starling_core::deletion_grant::Granted;
+use starling_core::deletion_hold;
 use starling_core::expand::{self, ClusterFacts};
-use starling_core::object::ObjectId;
+use starling_core::ids::{OwnerLabel, ReleaseDigest};
+use starling_core::object::{GroupKind, ObjectId};
 use starling_core::plural::counted;
 use starling_core::preview::{ClusterPreview, ObjectChange};
 use starling_core::target::{self, Owner};
@@ -31,7 +36,7 @@ use starling_member::{Member, Network, PreviewJob, Siblings};
 struct Part<'a> {
     entry: &'a SyncEntry,
     template: SyncTemplate,
-    owner: String,
+    owner: OwnerLabel,
     rendered: Arc<Rendered>,
 }
 
@@ -85,20 +90,17 @@ async fn of_cluster(
         }
     };
     let parts = parts(workspace, scope, revisions, cluster, &mut preview).await;
-    let (release, group) = (release(scope, revisions), scope.group.name_any());
-    let approved = scope.group.annotations().get(APPROVE_DELETIONS);
-    let approved = approved.map_or("", String::as_str);
+    let release = release(scope, revisions);
     for part in &parts {
         let until = Instant::now() + limit;
         let dry_run = DryRun {
             cluster,
             member: &member,
             parts: &parts,
-            approval: Approval {
-                target: &release,
-                approved,
-            },
-            group: &group,
+            release: &release,
+            scope,
+            confirm: &workspace.confirm,
+            accounts: &workspace.accounts,
             deadline: until,
         };
         dry_run.of_part(part, &mut preview).await;
@@ -107,7 +109,7 @@ async fn of_cluster(
 }
 
 /// Returns the release that these revisions form, as it replaces the objects that are deleted.
-fn release(scope: &GroupScope, revisions: &BTreeMap<String, ResolvedRevision>) -> String {
+pub(super) fn release(scope: &GroupScope, revisions: &BTreeMap<String, ResolvedRevision>) -> ReleaseDigest {
     let entries = scope.group.spec.syncs.iter();
     let entries: Vec<target::ReleaseEntry<'_>> = entries
         .map(|entry| {
@@ -172,9 +174,12 @@ struct DryRun<'a> {
     member: &'a Member,
     /// All entries of the cluster.
     parts: &'a [Part<'a>],
-    /// Approved deletions, as in the annotation of the group, of the previewed release.
-    approval: Approval<'a>,
-    group: &'a str,
+    /// The previewed release, which replaces the objects that are deleted.
+    release: &'a str,
+    scope: &'a GroupScope,
+    /// The kinds that the controller adds to those whose deletion requires an approval.
+    confirm: &'a BTreeSet<GroupKind>,
+    accounts: &'a AccountRules,
     deadline: Instant,
 }
 
@@ -184,12 +189,17 @@ impl DryRun<'_> {
             cluster,
             member,
             parts,
-            approval,
-            group,
+            release,
+            scope,
+            confirm,
+            accounts,
             deadline,
         } = self;
         let name = part.entry.name.as_str();
-        let account = part.template.service_account_name.as_str();
+        let account = match accounts.account(&part.template.service_account_name) {
+            Ok(account) => account,
+            Err(error) => return preview.fail(name, error.to_string()),
+        };
         let namespace = cluster.namespace().unwrap_or_default();
         let member = if account.is_empty() {
             member.clone()
@@ -215,6 +225,12 @@ impl DryRun<'_> {
                 );
             }
         }
+        let on = (cluster.name_any(), name.to_owned());
+        let sync = scope.syncs.get(&on);
+        let approved = scope.approvals(sync).digests();
+        let deletions = sync.and_then(|sync| sync.status.as_ref()?.deletions.as_ref());
+        let (granted, now) = (Granted::default(), Timestamp::now());
+        let window = BudgetLimits::of_sync(None).window;
         let group_owners = others.iter().map(|other| other.owner.clone()).collect();
         let found = member
             .preview(PreviewJob {
@@ -226,12 +242,15 @@ impl DryRun<'_> {
                 recreate: part.template.force,
                 siblings: &siblings,
                 handed_over_by: &group_owners,
-                // DeletionApprovals, and approvals on single Syncs, are not read: the preview shows the rollout
-                // without them.
-                approval,
+                approval: ApprovedDeletions {
+                    subject: scope.subject(name, release),
+                    digests: &approved,
+                },
+                confirm,
+                earlier: Earlier::of(deletions, window, &granted, BudgetClock::from(now)),
                 grace: Grace {
                     length: part.template.prune_grace.as_std(),
-                    now: Timestamp::now(),
+                    now,
                     ..Grace::none()
                 },
                 deadline,
@@ -254,7 +273,8 @@ impl DryRun<'_> {
             report_pending(preview, name, part.template.prune_grace, pending);
         }
         if let Some(blocker) = &found.prune_blocker {
-            report_blocker(preview, name, &format!("group {group}"), blocker);
+            report_blocker(preview, name, &scope.arguments(), blocker);
+            report_void(preview, name, &scope.approvals(sync), blocker);
         }
     }
 }
@@ -295,25 +315,30 @@ pub(super) fn report_blocker(
             format!("HandOverUnknown: prune skipped, another Sync may own these objects: {why}"),
         ),
         PruneBlocker::Stopped(why) => preview.notes.push(format!("{subject}: prune waits: {why}")),
+        PruneBlocker::NotGone(objects) => {
+            preview.notes.push(format!("{subject}: prune waits for finalizers: {objects}"));
+        }
         PruneBlocker::NotCounted(why) => preview.fail(entry, format!("DeletionsNotCounted: {why}")),
         PruneBlocker::Budget(held) => preview.fail(entry, held_deletions(subject, held)),
     }
 }
 
+/// Reports why approvals of held deletions approve nothing: they are used up, or of another list.
+fn report_void(preview: &mut ClusterPreview, entry: &str, approvals: &Approvals, blocker: &PruneBlocker) {
+    let PruneBlocker::Budget(held) = blocker else {
+        return;
+    };
+    let remarks = approvals.about(&held.digest).remarks(&[&*held.digest].into());
+    if !remarks.is_empty() {
+        preview.notes.push(format!("{entry}: {remarks}"));
+    }
+}
+
 /// Deletions that need an approval, with the objects as far as they are known by name.
 fn held_deletions(subject: &str, held: &HeldDeletions) -> String {
-    let mut objects: Vec<String> = held.objects.iter().map(ToString::to_string).collect();
-    if let Some(more) = held.deletions.checked_sub(objects.len()).filter(|more| *more > 0) {
-        objects.push(format!("{more} more"));
-    }
-    format!(
-        "DeletionHeld: {} of {} objects are no longer in git and would be deleted; to approve: starling \
-         approve-deletions {subject} --digest {} --reason \"…\": {}",
-        held.deletions,
-        held.of,
-        held.digest,
-        objects.join(", ")
-    )
+    let hold = deletion_hold::of(held);
+    let message = deletion_hold::message(subject, &hold);
+    format!("DeletionHeld: {message}: {}", deletion_hold::objects(&hold))
 }
 
 /// The objects of the other entries of the group on the same cluster.
@@ -324,6 +349,11 @@ impl Siblings for Others {
     fn objects(&self) -> BoxFuture<'_, SiblingObjects> {
         let keys = self.0.clone();
         async { SiblingObjects::Known(keys) }.boxed()
+    }
+
+    // Only an apply asks. The preview of one has its own list.
+    fn has_given_up(&self, _owner: &str) -> bool {
+        false
     }
 }
 

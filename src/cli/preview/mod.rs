@@ -3,6 +3,7 @@
 //! The command uses the caller's permissions: it reads the group, its Clusters and their Secrets, fetches and builds
 //! the commit on this machine, and each member computes the difference in a dry run. Nothing is written.
 
+mod budget;
 mod dry_run;
 mod group;
 mod print;
@@ -17,6 +18,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::Args;
+use jiff::Timestamp;
 use starling_core::preview::Overview;
 
 use self::group::GroupScope;
@@ -139,10 +141,18 @@ async fn preview(group: &str, only: Option<&str>, options: &PreviewOptions) -> a
     let workspace = Workspace::open(&caller, &scope, options).await?;
     let revisions = workspace.revisions(&scope, options).await?;
     let digest = workspace.digest(&scope, &revisions).await;
-    let previews = dry_run::of_all(&workspace, &scope, &revisions, &clusters, options.tools.timeout).await?;
+    let mut previews =
+        dry_run::of_all(&workspace, &scope, &revisions, &clusters, options.tools.timeout).await?;
+    let release = dry_run::release(&scope, &revisions);
+    budget::hold(&scope, &release, Timestamp::now(), &mut previews);
+    budget::note_installation(&mut previews);
+    if let Some(why) = &scope.unknown_approvals {
+        let notes = previews.values_mut().map(|preview| &mut preview.notes);
+        notes.for_each(|notes| notes.push(format!("approvals of deletions are not known: {why}")));
+    }
     let overview = Overview::of(previews);
     let mut removals = removals::of_preview(&overview);
-    removals.extend(scope.removals(&caller, only).await?);
+    removals.extend(scope.removals(only));
     let report = PreviewReport {
         group: group.to_owned(),
         namespace: caller.namespace,

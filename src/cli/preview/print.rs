@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use serde_json::Value;
-use starling_core::preview::{Change, Failing, FieldChange, ObjectChange, Overview};
+use starling_core::preview::{Failing, FieldChange, ObjectChange, Overview, PreviewChange};
 
 use crate::cli::output::names;
 use crate::cli::removals;
@@ -79,10 +79,10 @@ fn push_failing(page: &mut String, what: &str, lists: &[Failing]) {
 
 fn push_object(page: &mut String, object: &ObjectChange) {
     let (sign, fields): (_, &[FieldChange]) = match &object.change {
-        Change::Create => ('+', &[]),
-        Change::Update { fields } => ('~', fields),
-        Change::Recreate => ('R', &[]),
-        Change::Delete => ('-', &[]),
+        PreviewChange::Create => ('+', &[]),
+        PreviewChange::Update { fields } => ('~', fields),
+        PreviewChange::Recreate => ('R', &[]),
+        PreviewChange::Delete => ('-', &[]),
     };
     let _ = writeln!(page, "  {sign} {} ({})", object.key, object.entry);
     for field in fields {
@@ -131,7 +131,7 @@ mod tests {
             changes: vec![ObjectChange {
                 entry: "app".into(),
                 key: key.clone(),
-                change: Change::Update {
+                change: PreviewChange::Update {
                     fields: vec![FieldChange {
                         path: ".spec.replicas".into(),
                         from: Some(from.into()),

@@ -4,8 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use anyhow::Context;
+use starling_core::account::AccountRules;
 use starling_core::expand::{self, ClusterFacts};
-use starling_core::fingerprint;
+use starling_core::fingerprint::{self, EntryBuild};
+use starling_core::object::GroupKind;
 use tempfile::TempDir;
 
 use super::group::GroupScope;
@@ -18,6 +20,7 @@ use crate::controller::caches::origins::OriginCache;
 use crate::controller::caches::renders::RenderCache;
 use crate::controller::hub::Hub;
 use crate::controller::tree_renderer::TreeRenderer;
+use starling_core::ids::InstallationId;
 use starling_git::{GitLimits, GitStore};
 use starling_render::{BuildTool, RenderLimits, Renderer, Sops};
 
@@ -26,7 +29,11 @@ pub(super) struct Workspace {
     /// The management cluster, with the caller's rights.
     pub(super) hub: Hub,
     /// ID of this installation, for owner labels.
-    pub(super) installation: String,
+    pub(super) installation: InstallationId,
+    /// The kinds that the controller adds to those whose deletion requires an approval.
+    pub(super) confirm: BTreeSet<GroupKind>,
+    /// The rules of the controller for the accounts of Syncs.
+    pub(super) accounts: AccountRules,
     origins: OriginCache,
     renders: RenderCache,
     git: GitStore,
@@ -79,6 +86,8 @@ impl Workspace {
         let sops = Sops::discover(options.sops.clone()).context("--sops")?;
         let renderer = Renderer::new(tool, RenderLimits::default()).with_sops(sops);
         Ok(Self {
+            confirm: hub.known_confirmed_kinds().await?,
+            accounts: hub.known_account_rules().await?,
             hub,
             installation,
             origins: OriginCache::default(),
@@ -135,20 +144,26 @@ impl Workspace {
             let Some(at) = self.at(scope, revisions, &entry.name) else {
                 continue;
             };
-            let directories: BTreeSet<(String, String)> = scope
-                .clusters
-                .values()
-                .filter_map(|cluster| expand::resolve(&entry.template, &ClusterFacts::of(cluster)).ok())
-                .map(|template| (template.path, template.target_namespace))
-                .collect();
+            let (mut directories, mut values) = (BTreeSet::new(), BTreeMap::new());
+            for (name, cluster) in &scope.clusters {
+                let Ok(template) = expand::resolve(&entry.template, &ClusterFacts::of(cluster)) else {
+                    continue;
+                };
+                let of_cluster = expand::cluster_values(&entry.template, &template);
+                if !of_cluster.is_empty() {
+                    values.insert(name.clone(), of_cluster);
+                }
+                directories.insert((template.path, template.target_namespace));
+            }
             let build = self
                 .builder()
                 .fingerprint(&at, &entry.template, directories)
                 .await;
-            builds.push(build.map_err(|error| DigestError {
+            let build = build.map_err(|error| DigestError {
                 entry: entry.name.clone(),
                 message: crate::chain(&error),
-            })?);
+            })?;
+            builds.push(EntryBuild { values, ..build });
         }
         Ok(fingerprint::of_release(&builds))
     }

@@ -16,7 +16,7 @@ use super::output::Form;
 use super::value::InvalidValue;
 use crate::controller::hub::Hub;
 use crate::read_model::explanation::{
-    LostRelease, NamespaceObjects, Past, Present, Subject, SubjectExplanation,
+    ExplainedObject, LostRelease, NamespaceObjects, Past, Present, SubjectExplanation,
 };
 
 /// Options of `why`.
@@ -24,7 +24,7 @@ use crate::read_model::explanation::{
 pub(super) struct WhyArguments {
     /// Subject to explain: GROUP, sync/NAME or cluster/NAME
     #[arg(value_name = "SUBJECT")]
-    subject: Subject,
+    subject: ExplainedObject,
     /// Time to explain, such as 2026-11-21T16:00:00Z; requires --data-dir. Default: now
     #[arg(long, value_name = "TIME", requires = "data_dir", value_parser = time)]
     at: Option<Timestamp>,
@@ -64,7 +64,7 @@ pub(super) async fn run(arguments: WhyArguments) -> anyhow::Result<()> {
 }
 
 async fn present(
-    subject: &Subject,
+    subject: &ExplainedObject,
     data_dir: Option<PathBuf>,
     caller: &CallerArguments,
 ) -> anyhow::Result<Vec<SubjectExplanation>> {
@@ -84,19 +84,19 @@ async fn present(
     };
     let present = Present::new(objects, Hub::new(caller.client.clone()), data_dir);
     Ok(match subject {
-        Subject::Group(name) => {
+        ExplainedObject::Group(name) => {
             let mut explained = present.group(name).await?;
             if is_any_lost {
                 explained.lost = LostRelease::of(&history::read_objects(&caller, name).await?);
             }
             vec![explained]
         }
-        Subject::Cluster(name) => {
+        ExplainedObject::Cluster(name) => {
             present
                 .cluster(&lists::one::<Cluster>(&caller, name).await?)
                 .await?
         }
-        Subject::Sync(name) => vec![
+        ExplainedObject::Sync(name) => vec![
             present
                 .sync(&lists::one::<SyncResource>(&caller, name).await?)
                 .await?,
@@ -105,7 +105,7 @@ async fn present(
 }
 
 async fn past(
-    subject: &Subject,
+    subject: &ExplainedObject,
     at: Timestamp,
     directory: &Path,
     caller: &CallerArguments,
@@ -117,9 +117,9 @@ async fn past(
         at,
     };
     Ok(match subject {
-        Subject::Group(name) => vec![past.group(name).await?],
-        Subject::Cluster(name) => past.cluster(name).await?,
-        Subject::Sync(name) => {
+        ExplainedObject::Group(name) => vec![past.group(name).await?],
+        ExplainedObject::Cluster(name) => past.cluster(name).await?,
+        ExplainedObject::Sync(name) => {
             // Only the Sync itself says to which group it belongs.
             let caller = Caller::sign_in(caller).await?;
             let sync = lists::one::<SyncResource>(&caller, name).await?;

@@ -24,10 +24,10 @@ fn text_of(explained: &SubjectExplanation) -> String {
     let blockers = explained.explanation.blockers.iter().enumerate();
     for (place, blocker) in blockers {
         let then = if place == 0 { "" } else { "then " };
-        let message = blocker.text.strip_prefix("then ").unwrap_or(&blocker.text);
         text.push_str(&format!(
-            "  {}. {then}{message} [{}]\n",
+            "  {}. {then}{} [{}]\n",
             place + 1,
+            blocker.text,
             blocker.reason
         ));
         text.push_str(&format!("     until {}\n", blocker.ends_with));
@@ -106,14 +106,14 @@ fn cluster_table(clusters: &[ClusterState]) -> Table {
     for state in clusters {
         for (name, entry) in &state.entries {
             let row = [
-                &state.cluster,
+                state.cluster.as_str(),
                 &state.stage,
                 name,
                 &entry.revision,
                 &entry.state,
                 &state.decision,
             ];
-            table.push(row.map(Clone::clone).to_vec());
+            table.push(row.map(str::to_owned).to_vec());
         }
     }
     table
@@ -122,12 +122,12 @@ fn cluster_table(clusters: &[ClusterState]) -> Table {
 #[cfg(test)]
 mod tests {
     use starling_api::DeletionPolicy;
-    use starling_core::explain::{Blocker, Explanation};
+    use starling_core::explain::{ExplainedBlocker, Explanation};
     use starling_core::journal::past::RecordedAction;
     use starling_core::plan::Attribution;
 
     use super::*;
-    use crate::read_model::explanation::{EntryState, JournalEntry, LostRelease};
+    use crate::read_model::explanation::{EntryReference, EntryState, LostRelease};
     use crate::read_model::removals::{PlannedRemoval, RemovalCause};
 
     fn time(text: &str) -> Timestamp {
@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     fn an_explanation_is_a_state_its_blockers_and_an_eta() {
-        let blocker = |reason: &str, text: &str, ends_with: &str| Blocker {
+        let blocker = |reason: &str, text: &str, ends_with: &str| ExplainedBlocker {
             reason: reason.into(),
             text: text.into(),
             until: None,
@@ -152,7 +152,7 @@ mod tests {
                 state: "waits to start".into(),
                 blockers: vec![
                     blocker("WindowClosed", "the window is closed", "the window opens"),
-                    blocker("NoSlot", "then a slot: 1 of 1 in use now", "a slot is free"),
+                    blocker("NoSlot", "a slot: 1 of 1 in use now", "a slot is free"),
                 ],
                 next: "the window opens".into(),
                 next_at: Some(time("2026-11-20T15:00:00Z")),
@@ -183,7 +183,7 @@ mod tests {
              removes 12 objects on 1 cluster (b): the group no longer has entry old\n\
              ETA: starts about 2026-11-20T15:00:00Z, done about 2026-11-20T15:01:00Z (from 3 recorded durations)\n"
         );
-        explained.entry = Some(JournalEntry {
+        explained.entry = Some(EntryReference {
             number: 7,
             written_at: time("2026-11-20T09:59:00Z"),
         });
@@ -199,7 +199,7 @@ mod tests {
             stage: "*".into(),
             decision: "done".into(),
             entries: [(
-                "app".to_owned(),
+                "app".into(),
                 EntryState {
                     revision: "v1".into(),
                     state: "none".into(),

@@ -92,12 +92,14 @@ impl AvailabilityCache {
         (!pause.left().is_zero()).then_some(pause)
     }
 
-    /// Records an attempt with responses: its duration and the number of its requests.
-    pub fn worked(&self, cluster: &ObjectKey, took: Duration, requests: u64) {
+    /// Records an attempt with responses: its duration and the number of its requests. Returns whether the member had
+    /// been lost: its Syncs may wait for it.
+    #[must_use]
+    pub fn worked(&self, cluster: &ObjectKey, took: Duration, requests: u64) -> bool {
         let slow = is_slow(took, requests);
         let mut known = self.by_cluster.lock();
         if !slow && !known.contains_key(cluster) {
-            return;
+            return false;
         }
         let availability = known.entry(cluster.clone()).or_default();
         availability.slow = slow;
@@ -105,8 +107,11 @@ impl AvailabilityCache {
         availability.breaker.answered(Contact::Work);
         if !slow && !availability.breaker.is_suspect() {
             // A healthy member needs no entry.
-            known.remove(cluster);
+            return known
+                .remove(cluster)
+                .is_some_and(|availability| availability.lost);
         }
+        std::mem::take(&mut availability.lost)
     }
 
     /// Records an attempt that timed out although the member responds.
@@ -217,7 +222,7 @@ mod tests {
             assert!(last >= Duration::from_millis(least * 1000 - 100), "{last:?}");
         }
         assert!(last <= Duration::from_secs(72));
-        cache.worked(&cluster(), Duration::from_secs(1), 10);
+        let _ = cache.worked(&cluster(), Duration::from_secs(1), 10);
         let left = cache.throttled(&cluster(), None).left();
         assert!(left <= Duration::from_secs(6), "counted anew: {left:?}");
     }
@@ -249,12 +254,24 @@ mod tests {
         }
     }
 
+    /// Guards against a Sync that waits on although another one of its member has got responses.
+    #[tokio::test(start_paused = true)]
+    async fn tenant_an_attempt_with_responses_tells_that_the_member_is_back() {
+        let cache = AvailabilityCache::new(Clock::system());
+        assert!(!cache.worked(&cluster(), Duration::from_secs(1), 10));
+        for took in [1, 29] {
+            cache.lost(&cluster(), Contact::Work);
+            assert!(cache.worked(&cluster(), Duration::from_secs(took), 1), "{took}");
+            assert!(!cache.worked(&cluster(), Duration::from_secs(took), 1), "{took}");
+        }
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_lane_is_suspect_while_the_cluster_is_slow_or_lost_and_forgotten_when_it_is_well() {
         let cache = AvailabilityCache::new(Clock::system());
-        cache.worked(&cluster(), Duration::from_secs(29), 1);
+        let _ = cache.worked(&cluster(), Duration::from_secs(29), 1);
         assert!(cache.is_suspect(&cluster()) && !cache.is_open(&cluster()));
-        cache.worked(&cluster(), Duration::from_secs(1), 10);
+        let _ = cache.worked(&cluster(), Duration::from_secs(1), 10);
         assert!(!cache.is_suspect(&cluster()));
         cache.lost(&cluster(), Contact::Work);
         assert!(cache.is_suspect(&cluster()) && !cache.is_open(&cluster()));
@@ -265,7 +282,7 @@ mod tests {
         assert_eq!(cache.begin_probe(&cluster()), Ok(()));
         assert!(cache.answered_probe(&cluster()));
         assert!(!cache.is_suspect(&cluster()));
-        cache.worked(&cluster(), Duration::from_secs(1), 10);
+        let _ = cache.worked(&cluster(), Duration::from_secs(1), 10);
         assert!(cache.by_cluster.lock().is_empty());
     }
 }

@@ -24,7 +24,7 @@ use super::deletions::Deletions;
 use super::indexed::IndexedObjects;
 pub use super::indexed::{IndexBy, SecondaryIndex};
 use super::versions::{VersionOrigin, is_newer, version};
-pub use crate::controller::object_key::ObjectKey;
+use crate::controller::object_key::ObjectKey;
 
 /// All objects of one kind, with a secondary index.
 #[derive(Debug)]
@@ -99,7 +99,7 @@ pub struct Replaced<K> {
     /// The changes. If the management cluster was set back, every object counts as changed: an equal version is no
     /// proof of an equal object.
     pub changes: Vec<Change<K>>,
-    /// The management cluster was set back: the list is older than an object that the cache knew.
+    /// The management cluster was set back: the list, or an object in it, is older than an object that the cache knew.
     pub was_set_back: bool,
 }
 
@@ -261,6 +261,12 @@ impl<K: ResourceExt, B: SecondaryIndex<K>> Cache<K, B> {
             .collect()
     }
 
+    /// Returns whether the objects are in more than one namespace.
+    #[must_use]
+    pub fn has_several_namespaces(&self) -> bool {
+        self.read().objects.has_several_namespaces()
+    }
+
     /// Returns the objects of a namespace, in the order of their names.
     #[must_use]
     pub fn in_namespace(&self, namespace: &str) -> Vec<Arc<K>> {
@@ -384,7 +390,17 @@ impl<K: ResourceExt, B: SecondaryIndex<K>> State<K, B> {
                 && !incoming.written.contains_key(&key)
                 && !incoming.unreadable.contains(&key)
         };
-        let was_set_back = self.objects.values().any(is_ahead);
+        // After a restore the revision may go on with a larger one; the restored objects keep their versions.
+        let is_older = |known: &Arc<K>| {
+            let key = ObjectKey::of(&**known);
+            let listed = incoming.objects.get(&key).map(|listed| version(listed.meta()));
+            let order = listed.map(|listed| resource_version::compare(version(known.meta()), listed));
+            order == Some(Some(Ordering::Greater)) && !incoming.written.contains_key(&key)
+        };
+        let was_set_back = self
+            .objects
+            .values()
+            .any(|known| is_ahead(known) || is_older(known));
         let (objects, unreadable) = incoming.complete(list_version);
         self.edition += 1;
         self.deletions.forget_versions();

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use starling_core::token::{LeaseError, TokenLease};
 use starling_member::Member;
 
-use super::cache::ObjectKey;
 use crate::controller::keyed::{Keyed, per_object};
+use crate::controller::object_key::ObjectKey;
 
 /// A connection to a member.
 #[derive(Debug)]

@@ -3,8 +3,9 @@
 use jiff::Timestamp;
 use starling_core::health::{Cadence, HealthRecords};
 
-use super::cache::ObjectKey;
 use crate::controller::keyed::{Keyed, per_object};
+use crate::controller::object_key::ObjectKey;
+use starling_core::ids::ClusterId;
 
 /// The health of one Sync's objects, and the time of the next read.
 #[derive(Clone, Debug, Default)]
@@ -12,7 +13,7 @@ pub struct SyncHealth {
     /// The target of the objects.
     pub target: String,
     /// The identity of the cluster of the objects.
-    pub cluster_id: String,
+    pub cluster_id: ClusterId,
     /// The objects.
     pub records: HealthRecords,
     /// The time of the next read.
@@ -29,9 +30,9 @@ per_object!(HealthCache, 0);
 impl HealthCache {
     /// Returns the known health of a Sync's objects for a target on a cluster.
     #[must_use]
-    pub fn get(&self, sync: &ObjectKey, target: &str, cluster_id: &str) -> Option<SyncHealth> {
+    pub fn get(&self, sync: &ObjectKey, target: &str, cluster_id: &ClusterId) -> Option<SyncHealth> {
         let found = self.0.get(sync);
-        found.filter(|known| known.target == target && known.cluster_id == cluster_id)
+        found.filter(|known| known.target == target && known.cluster_id == *cluster_id)
     }
 
     /// Returns the time at which a Sync's objects are read next.
@@ -68,9 +69,9 @@ mod tests {
         };
         health.cadence.lost(Duration::ZERO, Timestamp::UNIX_EPOCH);
         cache.set(&sync, health);
-        assert!(cache.get(&sync, "t", "c").is_some());
-        assert!(cache.get(&sync, "other", "c").is_none());
-        assert!(cache.get(&sync, "t", "other").is_none());
+        assert!(cache.get(&sync, "t", &ClusterId::new("c")).is_some());
+        assert!(cache.get(&sync, "other", &ClusterId::new("c")).is_none());
+        assert!(cache.get(&sync, "t", &ClusterId::new("other")).is_none());
         assert_eq!(cache.next(&sync), Some(Timestamp::UNIX_EPOCH));
         cache.forget(&sync);
         assert_eq!(cache.next(&sync), None);

@@ -87,6 +87,13 @@ impl<K, B: SecondaryIndex<K>> IndexedObjects<K, B> {
         self.by_key.keys()
     }
 
+    /// Returns whether the objects are in more than one namespace.
+    pub(super) fn has_several_namespaces(&self) -> bool {
+        let (first, last) = (self.by_key.first_key_value(), self.by_key.last_key_value());
+        let namespace = |found: Option<(&ObjectKey, &Arc<K>)>| found.map(|(key, _)| key.namespace.clone());
+        namespace(first) != namespace(last)
+    }
+
     /// Returns the objects of a namespace, in the order of their names.
     pub(super) fn in_namespace(&self, namespace: &str) -> impl Iterator<Item = &Arc<K>> {
         let first = ObjectKey::new(namespace, "");

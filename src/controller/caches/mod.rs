@@ -4,6 +4,7 @@
 //! No cache is a source of truth. After a restart the values are read or computed again.
 
 pub mod availability;
+pub mod awaited_syncs;
 pub mod cache;
 pub mod connections;
 mod deletions;
@@ -11,12 +12,14 @@ pub mod drift_states;
 pub mod health;
 pub mod indexed;
 pub mod journal_heads;
+pub mod metric_tests;
 pub mod number_checks;
 pub mod origins;
 pub mod pending_deselections;
 pub mod pins;
 pub mod plan_memo;
 pub mod release_snapshots;
+pub mod removal_times;
 pub mod renders;
 pub mod selections;
 pub mod settled_admissions;
@@ -33,19 +36,22 @@ use jiff::Timestamp;
 use starling_api::{Cluster, DeletionApproval, RolloutAction, RolloutApproval, Source, SyncGroup};
 
 use self::availability::AvailabilityCache;
-use self::cache::{Cache, ObjectKey};
+use self::awaited_syncs::AwaitedSyncs;
+use self::cache::Cache;
 use self::connections::Connections;
 use self::drift_states::DriftStates;
 use self::health::HealthCache;
 use self::indexed::{cluster_of, group_of_action, group_of_approval, identity_of, subject_of_deletions};
 pub(in crate::controller) use self::indexed::{group_to_delete_from, sync_to_delete_from};
 use self::journal_heads::JournalHeads;
+use self::metric_tests::MetricTests;
 use self::number_checks::NumberChecks;
 use self::origins::OriginCache;
 use self::pending_deselections::PendingDeselections;
-use self::pins::Pins;
+use self::pins::KnownPins;
 use self::plan_memo::PlanMemos;
 use self::release_snapshots::ReleaseSnapshots;
+use self::removal_times::RemovalTimes;
 use self::selections::SelectionCache;
 use self::settled_admissions::SettledAdmissions;
 use self::sync_index::SyncCache;
@@ -54,6 +60,7 @@ use self::waiting_syncs::WaitingSyncs;
 use super::gates::GateTasks;
 use super::keyed::{Keyed, PerObject};
 use super::queues::Loop;
+use crate::controller::object_key::ObjectKey;
 use starling_core::apply::OwnAttempt;
 use starling_net::clock::Clock;
 
@@ -146,7 +153,7 @@ pub struct SourceCaches {
     /// Address and credentials of the origin.
     pub origins: OriginCache,
     /// The artifact that was pinned last.
-    pub pins: Pins,
+    pub pins: KnownPins,
 }
 
 /// Caches for each Cluster.
@@ -186,6 +193,8 @@ pub struct GroupCaches {
     pub gate_tasks: Arc<GateTasks>,
     /// Release snapshots.
     pub release_snapshots: ReleaseSnapshots,
+    /// The metric tests that were checked.
+    pub metric_tests: MetricTests,
     /// The time of the last write of status, so that a rollout does not write status for every cluster.
     pub status_times: Times,
     /// The clusters that the group selects.
@@ -196,8 +205,12 @@ pub struct GroupCaches {
     pub journal_heads: JournalHeads,
     /// Clusters that are about to leave.
     pub pending_deselections: PendingDeselections,
+    /// When the removals of Syncs began.
+    pub removal_times: RemovalTimes,
     /// Writes without a response.
     pub unconfirmed_writes: UnconfirmedWrites,
+    /// Groups with admissions whose Sync was not written.
+    pub awaited_syncs: AwaitedSyncs,
     /// Admissions that were settled.
     pub settled_admissions: SettledAdmissions,
     /// When actions and approvals that could not be marked are marked again.
@@ -231,7 +244,8 @@ impl Caches {
     /// Removes the values that are valid for a generation of an object, or for a stored object. After the management
     /// cluster was set back, other objects may get the same generations, and what was stored may be gone. So may a
     /// status that an attempt of this process has written: the status from before it must not pass for the one that
-    /// could not be written, or the records of a lost release would count as current.
+    /// could not be written, or the records of a lost release would count as current. The newest entry of a journal is
+    /// read again, and found to be of another past.
     pub(super) fn forget_computed(&self) {
         let SourceCaches { origins, pins: _ } = &self.source;
         let SyncCaches { attempts, .. } = &self.sync;
@@ -239,9 +253,17 @@ impl Caches {
             release_snapshots,
             selections,
             plan_memos,
+            journal_heads,
             ..
         } = &self.group;
-        let computed: [&dyn PerObject; 5] = [origins, attempts, release_snapshots, selections, plan_memos];
+        let computed: [&dyn PerObject; 6] = [
+            origins,
+            attempts,
+            release_snapshots,
+            selections,
+            plan_memos,
+            journal_heads,
+        ];
         for cache in computed {
             cache.retain(&|_| false);
         }
@@ -281,13 +303,16 @@ impl Caches {
             group:
                 GroupCaches {
                     gate_tasks,
+                    metric_tests,
                     release_snapshots,
                     status_times,
                     selections,
                     plan_memos,
                     journal_heads,
                     pending_deselections,
+                    removal_times,
                     unconfirmed_writes,
+                    awaited_syncs,
                     settled_admissions,
                     mark_retries: group_mark_retries,
                 },
@@ -298,13 +323,16 @@ impl Caches {
             Loop::Sync => vec![deadlines, waiting, health, drift, attempts, sync_mark_retries],
             Loop::SyncGroup => vec![
                 &**gate_tasks,
+                metric_tests,
                 release_snapshots,
                 status_times,
                 selections,
                 plan_memos,
                 journal_heads,
                 pending_deselections,
+                removal_times,
                 unconfirmed_writes,
+                awaited_syncs,
                 settled_admissions,
                 group_mark_retries,
             ],

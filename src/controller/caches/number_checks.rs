@@ -7,8 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use starling_api::Cluster;
 
-use super::cache::{Cache, ObjectKey};
+use super::cache::Cache;
 use crate::controller::keyed::{Keyed, per_object};
+use crate::controller::object_key::ObjectKey;
 
 /// The checks of this process.
 #[derive(Debug, Default)]
@@ -100,7 +101,7 @@ mod tests {
         // A member that cannot be read must not hold its groups for ever.
         assert!(number_checks.tried(&key("b"), false));
         assert!(number_checks.pending(&clusters, is_ready).is_empty() && !number_checks.is_done(&key("b")));
-        // What joins later is checked before it is connected, and holds nobody.
+        // A member that joins later is checked before it is connected, and holds nobody.
         drop(clusters.observe_write(cluster("later", "True")));
         assert!(number_checks.pending(&clusters, is_ready).is_empty());
     }

@@ -3,9 +3,10 @@
 use std::collections::BTreeSet;
 
 use jiff::Timestamp;
+use starling_core::ids::ClusterName;
 
-use super::cache::ObjectKey;
 use crate::controller::keyed::{Keyed, per_object};
+use crate::controller::object_key::ObjectKey;
 
 /// The time since which the same clusters are about to leave each group. They leave after a short wait, so that labels
 /// that a script changes one by one count together, and an incomplete list has no effect.
@@ -16,14 +17,14 @@ per_object!(PendingDeselections, 0);
 
 #[derive(Debug)]
 struct Pending {
-    clusters: BTreeSet<String>,
+    clusters: BTreeSet<ClusterName>,
     since: Timestamp,
 }
 
 impl PendingDeselections {
     /// Returns the time since which exactly these clusters are about to leave.
     #[must_use]
-    pub fn since(&self, group: &ObjectKey, leaving: &BTreeSet<String>, now: Timestamp) -> Timestamp {
+    pub fn since(&self, group: &ObjectKey, leaving: &BTreeSet<ClusterName>, now: Timestamp) -> Timestamp {
         let mut known = self.0.lock();
         if leaving.is_empty() {
             known.remove(group);

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use starling_core::revision::Revision;
 
-use super::cache::ObjectKey;
 use crate::controller::keyed::{Keyed, PerObject};
+use crate::controller::object_key::ObjectKey;
 
 /// Number of passes of the housekeeping after which pins are swept without a new one: releases are stored after the
 /// pins of their artifacts.
@@ -14,7 +14,7 @@ const SWEEP_AFTER: u32 = 10;
 
 /// The known pins of each Source, and whether unneeded pins were deleted since the last pin.
 #[derive(Debug, Default)]
-pub struct Pins {
+pub struct KnownPins {
     /// Revisions that may not be in a status yet.
     newest: Keyed<Revision>,
     /// Revisions of stored releases, as of the last sweep.
@@ -41,7 +41,7 @@ struct LastSearch {
     is_complete: bool,
 }
 
-impl Pins {
+impl KnownPins {
     /// Records that a revision is about to be reported, and that its artifact is about to be pinned.
     pub fn record(&self, source: &ObjectKey, revision: Revision) {
         self.newest.set(source, revision);
@@ -94,7 +94,7 @@ impl Pins {
     }
 }
 
-impl PerObject for Pins {
+impl PerObject for KnownPins {
     fn forget(&self, key: &ObjectKey) {
         for cache in self.all() {
             cache.forget(key);
@@ -113,7 +113,7 @@ impl PerObject for Pins {
     }
 }
 
-impl Pins {
+impl KnownPins {
     fn all(&self) -> [&dyn PerObject; 3] {
         let Self {
             newest,
@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn a_search_is_repeated_after_a_change_and_after_a_failure_with_the_next_sweep() {
-        let (pins, source) = (Pins::default(), ObjectKey::new("shop", "app"));
+        let (pins, source) = (KnownPins::default(), ObjectKey::new("shop", "app"));
         let revision = |n: u8| -> Revision { format!("main@sha1:{n:040}").parse().unwrap() };
         let search = |latest| Search {
             latest: revision(latest),
@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn pins_are_swept_after_a_start_after_a_pin_and_from_time_to_time() {
-        let pins = Pins::default();
+        let pins = KnownPins::default();
         assert!(pins.begin_sweep());
         assert!(!pins.begin_sweep());
         let revision = format!("main@sha1:{}", "1".repeat(40)).parse().unwrap();

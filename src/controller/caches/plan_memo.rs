@@ -10,11 +10,12 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use kube::ResourceExt;
 use starling_api::SyncGroup;
 use starling_core::expand::ParameterError;
+use starling_core::ids::{ClusterName, EntryName, ReleaseDigest, RolloutNumber, TargetDigest};
 use starling_core::plan::{ClusterView, Place};
 
-use super::cache::ObjectKey;
 use super::views::ViewCache;
 use crate::controller::keyed::{Keyed, per_object};
+use crate::controller::object_key::ObjectKey;
 
 /// The state of an object that a value was computed from: a UID, and a generation or a resource version.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,8 +40,8 @@ impl ObjectState {
 /// Computed values for each cluster and entry, with the state that each was computed from.
 #[derive(Debug)]
 pub struct Memo<O, T> {
-    before: HashMap<(String, String), (O, T)>,
-    now: HashMap<(String, String), (O, T)>,
+    before: HashMap<(ClusterName, EntryName), (O, T)>,
+    now: HashMap<(ClusterName, EntryName), (O, T)>,
 }
 
 impl<O, T> Default for Memo<O, T> {
@@ -59,8 +60,8 @@ impl<O: PartialEq, T: Clone> Memo<O, T> {
     }
 
     /// Returns the value for a state, and computes it if necessary.
-    pub fn get(&mut self, cluster: &str, entry: &str, of: O, compute: impl FnOnce() -> T) -> T {
-        let key = (cluster.to_owned(), entry.to_owned());
+    pub fn get(&mut self, cluster: &ClusterName, entry: &str, of: O, compute: impl FnOnce() -> T) -> T {
+        let key = (cluster.clone(), entry.into());
         let known = self.now.remove(&key).or_else(|| self.before.remove(&key));
         let kept = known
             .filter(|(known, _)| *known == of)
@@ -78,15 +79,33 @@ impl<O: PartialEq, T: Clone> Memo<O, T> {
 
 /// Targets by the state of the Cluster, the state of the group, and the digest of the release. The digest covers the
 /// templates, but a release that was not stored is read with the group's current templates.
-pub type Wanted = Memo<(ObjectState, ObjectState, String), Result<Expanded, ParameterError>>;
+pub type Wanted = Memo<(ObjectState, ObjectState, ReleaseDigest), Result<Expanded, ParameterError>>;
 
 /// An entry on one cluster.
 #[derive(Clone, Debug)]
 pub struct Expanded {
     /// The target of the entry.
-    pub target: String,
+    pub target: TargetDigest,
+    /// What an approval covers besides the release.
+    pub covered: Covered,
+}
+
+/// What an approval covers of an entry on one cluster, besides the release.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Covered {
     /// The directory and namespace of the build.
     pub directory: Directory,
+    /// The values from labels and annotations of the cluster.
+    pub values: BTreeMap<String, String>,
+}
+
+/// What an approval covers of an entry on all clusters, besides the release.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CoveredEntry {
+    /// The directories.
+    pub directories: Directories,
+    /// The values, by cluster; without clusters that have none.
+    pub values: BTreeMap<String, BTreeMap<String, String>>,
 }
 
 /// The memo for the plans of one group.
@@ -97,14 +116,14 @@ pub struct PlanMemo {
     /// The target of each entry of the last known good release on each cluster.
     pub good: Wanted,
     /// The target in the spec of each Sync.
-    pub admitted: Memo<ObjectState, Option<String>>,
+    pub admitted: Memo<ObjectState, Option<TargetDigest>>,
     /// The planner's view of each cluster, by the group, the current release and the last known good release.
-    pub views: ViewCache<(ObjectState, String, String), ClusterView>,
+    pub views: ViewCache<(ObjectState, ReleaseDigest, ReleaseDigest), ClusterView>,
     /// The places of clusters that several stages select. Valid for the same clusters as the views.
-    pub overlaps: BTreeMap<String, Place>,
-    /// The directories of each entry on each cluster without missing parameters, if an approval needs them. Valid for
-    /// the same clusters as the views.
-    pub directories: BTreeMap<String, BTreeMap<String, Directory>>,
+    pub overlaps: BTreeMap<ClusterName, Place>,
+    /// What an approval covers of each entry on each cluster without missing parameters, if an approval needs it. Valid
+    /// for the same clusters as the views.
+    pub covered: BTreeMap<ClusterName, BTreeMap<String, Covered>>,
     /// The release digest of the rollout, if an approval needs it.
     pub digested: Option<Digested>,
 }
@@ -115,11 +134,11 @@ pub struct Digested {
     /// UID of the group: another group with the same name has other rollouts with the same numbers.
     pub group_uid: String,
     /// The digest of the release.
-    pub release: String,
+    pub release: ReleaseDigest,
     /// The number of the rollout.
-    pub rollout: i64,
-    /// The directories of each entry that the digest covers. A cluster that joins or leaves may change them.
-    pub over: Vec<Directories>,
+    pub rollout: RolloutNumber,
+    /// What the digest covers of each entry. A cluster that joins, leaves or changes may change it.
+    pub over: Vec<CoveredEntry>,
     /// The digest.
     pub digest: String,
 }
@@ -127,7 +146,7 @@ pub struct Digested {
 impl Digested {
     /// Returns whether the digest is of this rollout of this group.
     #[must_use]
-    pub fn is_of(&self, group: &SyncGroup, rollout: i64, release: &str) -> bool {
+    pub fn is_of(&self, group: &SyncGroup, rollout: RolloutNumber, release: &str) -> bool {
         group.uid().is_some_and(|uid| uid == self.group_uid)
             && self.rollout == rollout
             && self.release == release
@@ -148,12 +167,22 @@ impl PlanMemo {
         self.admitted.begin();
     }
 
-    /// Returns the directories of an entry on all clusters. A cluster without a parameter has none.
+    /// Returns what an approval covers of an entry on all clusters. A cluster without a parameter has nothing.
     #[must_use]
-    pub fn directories_of(&self, entry: &str) -> Directories {
-        let directories: BTreeSet<&Directory> =
-            self.directories.values().filter_map(|of| of.get(entry)).collect();
-        directories.into_iter().cloned().collect()
+    pub fn covered_of(&self, entry: &str) -> CoveredEntry {
+        let mut all = CoveredEntry::default();
+        for (cluster, of) in &self.covered {
+            let Some(Covered { directory, values }) = of.get(entry) else {
+                continue;
+            };
+            if !all.directories.contains(directory) {
+                all.directories.insert(directory.clone());
+            }
+            if !values.is_empty() {
+                all.values.insert(cluster.to_string(), values.clone());
+            }
+        }
+        all
     }
 }
 
@@ -198,8 +227,8 @@ mod tests {
             known.begin();
             for (cluster, generation) in plan {
                 let of = ObjectState("uid".into(), generation.to_string());
-                let value = Some(format!("{cluster}{generation}"));
-                let got = known.admitted.get(cluster, "app", of, || {
+                let value = Some(TargetDigest::new(format!("{cluster}{generation}")));
+                let got = known.admitted.get(&cluster.into(), "app", of, || {
                     computed.push(value.clone().unwrap());
                     value.clone()
                 });

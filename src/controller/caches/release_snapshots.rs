@@ -14,13 +14,14 @@ use k8s_openapi::apimachinery::pkg::runtime::RawExtension;
 use kube::api::ListParams;
 use kube::{Resource, ResourceExt};
 use starling_api::{EntryRevision, GROUP_ID_LABEL, GROUP_LABEL, SyncGroup};
+use starling_core::ids::{GroupId, ReleaseDigest, RolloutNumber};
 use starling_core::revision::is_named;
 use starling_core::rollout::ReleaseSnapshot;
 use tokio::time::Instant;
 
-use super::cache::ObjectKey;
 use crate::controller::hub::{Hub, HubError};
 use crate::controller::keyed::{Keyed, per_object};
+use crate::controller::object_key::ObjectKey;
 
 /// Number of releases that are stored in addition to those in the status of the group.
 const KEPT: usize = 10;
@@ -45,7 +46,7 @@ pub struct ReleaseOwner<'a> {
     /// The group.
     pub group: &'a SyncGroup,
     /// Its identity ([`starling_core::identity`]); empty: not known, so only an owner reference tells its releases.
-    pub id: &'a str,
+    pub id: &'a GroupId,
 }
 
 /// The known releases of one group.
@@ -53,7 +54,7 @@ pub struct ReleaseOwner<'a> {
 struct GroupSnapshots {
     /// UID of the group: another group with the same name has none of these releases.
     uid: String,
-    by_digest: HashMap<String, StoredSnapshot>,
+    by_digest: HashMap<ReleaseDigest, StoredSnapshot>,
 }
 
 /// A release, and the last time at which it was known to be stored.
@@ -73,7 +74,7 @@ impl ReleaseSnapshots {
         &self,
         hub: &Hub,
         owner: ReleaseOwner<'_>,
-        rollout: i64,
+        rollout: RolloutNumber,
         snapshot: &Arc<ReleaseSnapshot>,
     ) -> Result<(), HubError> {
         let group = owner.group;
@@ -182,7 +183,7 @@ impl ReleaseSnapshots {
         &self,
         hub: &Hub,
         owner: ReleaseOwner<'_>,
-        named: &BTreeSet<String>,
+        named: &BTreeSet<ReleaseDigest>,
     ) -> Result<(), HubError> {
         let group = owner.group;
         let kept = self.kept(hub, owner).await?;
@@ -241,7 +242,7 @@ impl ReleaseSnapshots {
 #[must_use]
 pub fn is_of(found: &ControllerRevision, owner: ReleaseOwner<'_>) -> bool {
     let label = found.labels().get(GROUP_ID_LABEL);
-    label.is_some_and(|id| !id.is_empty() && id == owner.id) || is_owned(found, owner.group)
+    label.is_some_and(|id| !id.is_empty() && id == owner.id.as_str()) || is_owned(found, owner.group)
 }
 
 fn is_owned(found: &ControllerRevision, group: &SyncGroup) -> bool {
@@ -301,10 +302,10 @@ fn object_name(group: &str, digest: &str) -> String {
     format!("{stem}-{hex}")
 }
 
-fn object(owner: ReleaseOwner<'_>, rollout: i64, snapshot: &ReleaseSnapshot) -> ControllerRevision {
+fn object(owner: ReleaseOwner<'_>, rollout: RolloutNumber, snapshot: &ReleaseSnapshot) -> ControllerRevision {
     let ReleaseOwner { group, id } = owner;
     let mut object = ControllerRevision {
-        revision: rollout,
+        revision: rollout.get(),
         data: serde_json::to_value(snapshot).ok().map(RawExtension),
         ..ControllerRevision::default()
     };
@@ -314,7 +315,7 @@ fn object(owner: ReleaseOwner<'_>, rollout: i64, snapshot: &ReleaseSnapshot) -> 
     // A label has at most 63 characters. A group with a longer name is found only by its owner reference, and its
     // releases are never tidied.
     let name = group.name_any();
-    let labels = [(GROUP_LABEL, name), (GROUP_ID_LABEL, id.to_owned())].into_iter();
+    let labels = [(GROUP_LABEL, name), (GROUP_ID_LABEL, id.as_str().to_owned())].into_iter();
     let labels = labels.filter(|(_, value)| !value.is_empty() && value.len() <= 63);
     let labels = labels.map(|(key, value)| (key.to_owned(), value));
     object.metadata.labels = Some(labels.collect());
@@ -323,7 +324,7 @@ fn object(owner: ReleaseOwner<'_>, rollout: i64, snapshot: &ReleaseSnapshot) -> 
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
+    use std::sync::{LazyLock, Mutex};
 
     use http::request::Parts;
     use serde_json::{Value, json};
@@ -332,8 +333,10 @@ mod tests {
     use super::*;
     use crate::controller::hub::testing::{failure, responding};
 
+    static ID: LazyLock<GroupId> = LazyLock::new(|| GroupId::new("id"));
+
     fn owned(group: &SyncGroup) -> ReleaseOwner<'_> {
-        ReleaseOwner { group, id: "id" }
+        ReleaseOwner { group, id: &ID }
     }
 
     #[test]
@@ -358,7 +361,7 @@ mod tests {
         };
         let snapshot = |digest: &str| {
             Arc::new(ReleaseSnapshot {
-                digest: digest.to_owned(),
+                digest: digest.into(),
                 revisions: Vec::new(),
                 entries: Vec::new(),
             })
@@ -384,7 +387,7 @@ mod tests {
             revisions: Vec::new(),
             entries: Vec::new(),
         };
-        let ours = object(owned(&group), 7, &snapshot);
+        let ours = object(owned(&group), RolloutNumber::new(7), &snapshot);
         assert!(is_replaceable(&ours, &group));
         // The group was deleted with `--cascade=orphan`.
         let mut orphan = ours.clone();
@@ -412,7 +415,7 @@ mod tests {
             }],
             entries: vec![entry],
         };
-        let kept = object(owned(&shop()), 7, &snapshot);
+        let kept = object(owned(&shop()), RolloutNumber::new(7), &snapshot);
         assert_eq!(kept.revision, 7);
         let read: ReleaseSnapshot = serde_json::from_value(kept.data.unwrap().0).unwrap();
         assert_eq!(read, snapshot);
@@ -431,16 +434,19 @@ mod tests {
             revisions: Vec::new(),
             entries: Vec::new(),
         };
-        let mut kept = object(owned(&shop()), 7, &snapshot);
+        let mut kept = object(owned(&shop()), RolloutNumber::new(7), &snapshot);
         kept.metadata.owner_references = None;
         let mut restored = shop();
         restored.metadata.uid = Some("another".into());
-        let of = |id| ReleaseOwner { group: &restored, id };
-        assert!(is_of(&kept, of("id")) && is_of_a_group(&kept));
-        assert!(!is_of(&kept, of("new")) && !is_of(&kept, of("")));
+        let is_of = |kept: &ControllerRevision, id: &str| {
+            let (group, id) = (&restored, &GroupId::new(id));
+            is_of(kept, ReleaseOwner { group, id })
+        };
+        assert!(is_of(&kept, "id") && is_of_a_group(&kept));
+        assert!(!is_of(&kept, "new") && !is_of(&kept, ""));
         let mut unlabelled = kept;
         unlabelled.metadata.labels = None;
-        assert!(!is_of(&unlabelled, of("")) && !is_of_a_group(&unlabelled));
+        assert!(!is_of(&unlabelled, "") && !is_of_a_group(&unlabelled));
     }
 
     /// A management cluster with at most one ControllerRevision.
@@ -506,7 +512,10 @@ mod tests {
     async fn a_release_that_somebody_deleted_is_not_known_to_be_stored() {
         let (server, group, release) = (Server::default(), shop(), intact());
         let (hub, releases) = (hub(&server), ReleaseSnapshots::default());
-        releases.keep(&hub, owned(&group), 1, &release).await.unwrap();
+        releases
+            .keep(&hub, owned(&group), RolloutNumber::new(1), &release)
+            .await
+            .unwrap();
         assert!(releases.is_known(&group, &release.digest));
         *server.lock().unwrap() = None;
         tokio::time::advance(TRUSTED).await;
@@ -520,7 +529,8 @@ mod tests {
     #[tokio::test]
     async fn a_release_is_not_stored_as_long_as_another_object_has_its_place() {
         let (server, group, release) = (Server::default(), shop(), intact());
-        let mut edited = serde_json::to_value(object(owned(&group), 1, &release)).unwrap();
+        let mut edited =
+            serde_json::to_value(object(owned(&group), RolloutNumber::new(1), &release)).unwrap();
         edited["metadata"]["finalizers"] = json!(["example.com/keep"]);
         edited["metadata"]["uid"] = json!("uid");
         edited["data"]["entries"][0]["path"] = json!("./evil");
@@ -530,7 +540,9 @@ mod tests {
             releases.load(&hub, owned(&group), &release.digest).await.unwrap(),
             None
         );
-        let kept = releases.keep(&hub, owned(&group), 1, &release).await;
+        let kept = releases
+            .keep(&hub, owned(&group), RolloutNumber::new(1), &release)
+            .await;
         // The view of the next process.
         let later = ReleaseSnapshots::default()
             .load(&hub, owned(&group), &release.digest)

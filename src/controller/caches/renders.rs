@@ -43,7 +43,8 @@ impl RenderCache {
         );
         Self {
             builder,
-            builds: SingleFlight::new(few, |_| 1),
+            // An empty build is cheap, and is not believed for longer than one attempt.
+            builds: SingleFlight::new(few, |build| u64::from(!build.objects.is_empty())),
             sets: SingleFlight::new(small, |rendered| bytes(rendered)),
         }
     }

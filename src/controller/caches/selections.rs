@@ -6,13 +6,15 @@ use std::sync::Arc;
 use kube::ResourceExt;
 use kube::core::{Selector, SelectorExt};
 use starling_api::{Cluster, SyncGroup};
+use starling_core::ids::ClusterName;
 
-use super::cache::{Cache, ObjectKey};
+use super::cache::Cache;
 use super::plan_memo::ObjectState;
 use crate::controller::keyed::{Keyed, per_object};
+use crate::controller::object_key::ObjectKey;
 
 /// Clusters by name.
-pub type Selected = Arc<BTreeMap<String, Arc<Cluster>>>;
+pub type Selected = Arc<BTreeMap<ClusterName, Arc<Cluster>>>;
 
 /// The selection of each group.
 #[derive(Debug, Default)]
@@ -52,12 +54,16 @@ impl SelectionCache {
     }
 }
 
-fn select(clusters: &Cache<Cluster>, namespace: &str, selector: &Selector) -> BTreeMap<String, Arc<Cluster>> {
+fn select(
+    clusters: &Cache<Cluster>,
+    namespace: &str,
+    selector: &Selector,
+) -> BTreeMap<ClusterName, Arc<Cluster>> {
     clusters
         .in_namespace(namespace)
         .into_iter()
         .filter(|cluster| cluster.metadata.deletion_timestamp.is_none() && selector.matches(cluster.labels()))
-        .map(|cluster| (cluster.name_any(), cluster))
+        .map(|cluster| (cluster.name_any().into(), cluster))
         .collect()
 }
 

@@ -5,10 +5,11 @@
 
 use std::collections::BTreeMap;
 
+use starling_core::ids::{ClusterName, EntryName, GroupId};
 use starling_core::rollout::{Admission, AdmissionRef};
 
-use super::cache::ObjectKey;
 use crate::controller::keyed::{Keyed, per_object};
+use crate::controller::object_key::ObjectKey;
 
 /// The settled admissions of each group.
 #[derive(Debug, Default)]
@@ -22,27 +23,27 @@ per_object!(SettledAdmissions, known);
 #[derive(Debug, Default)]
 struct GroupAdmissions {
     /// Identity of the group: another group with the same name has none of these admissions.
-    id: String,
+    id: GroupId,
     /// The newest settled admission of each cluster and entry.
-    settled: BTreeMap<(String, String), AdmissionRef>,
+    settled: BTreeMap<(ClusterName, EntryName), AdmissionRef>,
 }
 
 impl SettledAdmissions {
     /// Returns whether an admission is settled.
     #[must_use]
-    pub fn contains(&self, group: &ObjectKey, id: &str, admission: &AdmissionRef) -> bool {
+    pub fn contains(&self, group: &ObjectKey, id: &GroupId, admission: &AdmissionRef) -> bool {
         let known = self.known.lock();
-        let settled = known.get(group).filter(|of_group| of_group.id == id);
+        let settled = known.get(group).filter(|of_group| of_group.id == *id);
         settled.and_then(|of_group| of_group.settled.get(&place(admission))) == Some(admission)
     }
 
     /// Records that an admission is settled.
-    pub fn add(&self, group: &ObjectKey, id: &str, admission: &AdmissionRef) {
+    pub fn add(&self, group: &ObjectKey, id: &GroupId, admission: &AdmissionRef) {
         let mut known = self.known.lock();
         let of_group = known.entry(group.clone()).or_default();
-        if of_group.id != id {
+        if of_group.id != *id {
             *of_group = GroupAdmissions {
-                id: id.to_owned(),
+                id: id.clone(),
                 settled: BTreeMap::new(),
             };
         }
@@ -62,13 +63,15 @@ impl SettledAdmissions {
     }
 }
 
-fn place(admission: &AdmissionRef) -> (String, String) {
+fn place(admission: &AdmissionRef) -> (ClusterName, EntryName) {
     (admission.cluster.clone(), admission.entry.clone())
 }
 
 #[cfg(test)]
 mod tests {
     use jiff::Timestamp;
+
+    use starling_core::ids::RolloutNumber;
 
     use super::*;
 
@@ -78,30 +81,33 @@ mod tests {
         let of = |cluster: &str, target: &str| AdmissionRef {
             cluster: cluster.into(),
             entry: "app".into(),
-            rollout: "1".into(),
+            rollout: RolloutNumber::new(1),
             target: target.into(),
         };
-        assert!(!settled.contains(&group, "u", &of("a", "x")));
-        settled.add(&group, "u", &of("a", "x"));
-        settled.add(&group, "u", &of("b", "x"));
-        assert!(settled.contains(&group, "u", &of("a", "x")));
-        assert!(!settled.contains(&group, "u", &of("a", "y")), "another target");
+        assert!(!settled.contains(&group, &GroupId::new("u"), &of("a", "x")));
+        settled.add(&group, &GroupId::new("u"), &of("a", "x"));
+        settled.add(&group, &GroupId::new("u"), &of("b", "x"));
+        assert!(settled.contains(&group, &GroupId::new("u"), &of("a", "x")));
         assert!(
-            !settled.contains(&group, "v", &of("a", "x")),
+            !settled.contains(&group, &GroupId::new("u"), &of("a", "y")),
+            "another target"
+        );
+        assert!(
+            !settled.contains(&group, &GroupId::new("v"), &of("a", "x")),
             "another group of the name"
         );
         let retry = Admission {
             cluster: "a".into(),
             entry: "app".into(),
             release: "r".into(),
-            rollout: 1,
+            rollout: RolloutNumber::new(1),
             target: "x".into(),
             revision: String::new(),
             at: Timestamp::UNIX_EPOCH,
             retried_for: Some(Timestamp::UNIX_EPOCH),
         };
         settled.reopen(&group, &[retry]);
-        assert!(!settled.contains(&group, "u", &of("a", "x")));
-        assert!(settled.contains(&group, "u", &of("b", "x")));
+        assert!(!settled.contains(&group, &GroupId::new("u"), &of("a", "x")));
+        assert!(settled.contains(&group, &GroupId::new("u"), &of("b", "x")));
     }
 }

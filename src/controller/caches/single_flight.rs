@@ -62,7 +62,7 @@ impl<T, E> Default for Flight<T, E> {
 }
 
 impl<T: Clone, E: Clone> SingleFlight<T, E> {
-    /// Creates an empty cache.
+    /// Creates an empty cache. A value whose weight is 0 is not kept.
     pub(super) fn new(bounds: Bounds, weigh: fn(&T) -> u64) -> Self {
         Self {
             bounds,
@@ -97,7 +97,7 @@ impl<T: Clone, E: Clone> SingleFlight<T, E> {
         made
     }
 
-    /// Keeps a computed value, or removes the entry after a failure.
+    /// Keeps a computed value. Removes the entry after a failure, and of a value without weight.
     fn put(&self, key: &str, flight: &Arc<Flight<T, E>>, made: Option<&T>) {
         let mut entries = self.lock();
         let Some(entry) = entries
@@ -107,11 +107,12 @@ impl<T: Clone, E: Clone> SingleFlight<T, E> {
         else {
             return;
         };
-        let Some(made) = made else {
+        let weight = made.map_or(0, self.weigh);
+        if weight == 0 {
             entries.remove(key);
             return;
-        };
-        entry.weight = (self.weigh)(made);
+        }
+        entry.weight = weight;
         entries.weight += entry.weight;
         while entries.weight > self.bounds.weight && entries.drop_oldest() {}
     }
@@ -250,6 +251,14 @@ mod tests {
         let (one, other) = tokio::join!(cache.get_or_make("a", fail()), cache.get_or_make("a", fail()));
         assert_eq!((one, other, begun.get()), (Err("no"), Err("no"), 1));
         assert!(ask(&cache, "a", 1).await, "tried again");
+    }
+
+    #[tokio::test]
+    async fn a_value_without_weight_is_computed_again() {
+        let cache = cache(10);
+        assert!(ask(&cache, "empty", 0).await);
+        assert!(ask(&cache, "empty", 0).await);
+        assert!(cache.lock().by_key.is_empty());
     }
 
     #[tokio::test]

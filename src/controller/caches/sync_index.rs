@@ -9,8 +9,9 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 use starling_api::SyncResource;
 
-use super::cache::{Cache, ObjectKey};
+use super::cache::Cache;
 use super::indexed::SecondaryIndex;
+use crate::controller::object_key::ObjectKey;
 
 /// The cache of Syncs.
 pub type SyncCache = Cache<SyncResource, SyncIndex>;

@@ -5,8 +5,8 @@
 
 use std::collections::BTreeSet;
 
-use super::cache::ObjectKey;
 use crate::controller::keyed::{Keyed, per_object};
+use crate::controller::object_key::ObjectKey;
 
 /// The unconfirmed writes of each group.
 #[derive(Debug, Default)]

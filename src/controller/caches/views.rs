@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use starling_api::Cluster;
+use starling_core::ids::ClusterName;
 
 use super::sync_index::{ClusterSyncs, GroupSyncs};
 
@@ -18,8 +19,8 @@ pub struct ViewCache<O, V> {
     /// computed again.
     of: Option<O>,
     next: Option<O>,
-    stamps: BTreeMap<String, Stamp>,
-    views: BTreeMap<String, V>,
+    stamps: BTreeMap<ClusterName, Stamp>,
+    views: BTreeMap<ClusterName, V>,
 }
 
 /// The objects that a view was computed from. The stamp holds them, so no other object can get their address.
@@ -35,9 +36,9 @@ struct Stamp {
 #[derive(Debug)]
 pub struct Changed {
     /// The clusters, by name.
-    pub clusters: Vec<(String, Arc<Cluster>)>,
+    pub clusters: Vec<(ClusterName, Arc<Cluster>)>,
     /// Clusters that are no longer selected.
-    pub gone: Vec<String>,
+    pub gone: Vec<ClusterName>,
     /// All clusters need a new view: none was kept.
     pub all: bool,
 }
@@ -56,7 +57,12 @@ impl<O, V> Default for ViewCache<O, V> {
 impl<O: PartialEq, V> ViewCache<O, V> {
     /// Drops the views of clusters that are no longer selected, and returns the clusters without a view for `of`. The
     /// caller has to [`set`](Self::set) each of them.
-    pub fn renew(&mut self, of: O, clusters: &BTreeMap<String, Arc<Cluster>>, syncs: &GroupSyncs) -> Changed {
+    pub fn renew(
+        &mut self,
+        of: O,
+        clusters: &BTreeMap<ClusterName, Arc<Cluster>>,
+        syncs: &GroupSyncs,
+    ) -> Changed {
         let all = self.of.take().as_ref() != Some(&of);
         self.next = Some(of);
         if all {
@@ -70,8 +76,8 @@ impl<O: PartialEq, V> ViewCache<O, V> {
         }
         let mut names = Vec::with_capacity(changed.len());
         for (name, stamp) in changed {
-            names.push((name.to_owned(), stamp.cluster.clone()));
-            self.stamps.insert(name.to_owned(), stamp);
+            names.push((name.clone(), stamp.cluster.clone()));
+            self.stamps.insert(name.clone(), stamp);
         }
         Changed {
             clusters: names,
@@ -83,9 +89,9 @@ impl<O: PartialEq, V> ViewCache<O, V> {
     /// Merges three lists that are ordered by name. In most cases only pointers are compared.
     fn compare<'c>(
         &self,
-        clusters: &'c BTreeMap<String, Arc<Cluster>>,
+        clusters: &'c BTreeMap<ClusterName, Arc<Cluster>>,
         syncs: &GroupSyncs,
-    ) -> (Vec<(&'c str, Stamp)>, Vec<String>) {
+    ) -> (Vec<(&'c ClusterName, Stamp)>, Vec<ClusterName>) {
         let mut known = self.stamps.iter().peekable();
         let mut sync_lists = syncs.clusters().peekable();
         let (mut changed, mut gone) = (Vec::new(), Vec::new());
@@ -110,7 +116,7 @@ impl<O: PartialEq, V> ViewCache<O, V> {
                     syncs: syncs.cloned(),
                     lasting: true,
                 };
-                changed.push((name.as_str(), stamp));
+                changed.push((name, stamp));
             }
         }
         gone.extend(known.map(|(name, _)| name.clone()));
@@ -119,7 +125,7 @@ impl<O: PartialEq, V> ViewCache<O, V> {
 
     /// Sets the view of a cluster. A view that depends on more than its stamp is not `lasting`: each plan computes it
     /// again.
-    pub fn set(&mut self, name: String, view: V, lasting: bool) {
+    pub fn set(&mut self, name: ClusterName, view: V, lasting: bool) {
         if let Some(stamp) = self.stamps.get_mut(&name) {
             stamp.lasting = lasting;
         }
@@ -128,12 +134,12 @@ impl<O: PartialEq, V> ViewCache<O, V> {
 
     /// Returns all views.
     #[must_use]
-    pub fn lend(&mut self) -> BTreeMap<String, V> {
+    pub fn lend(&mut self) -> BTreeMap<ClusterName, V> {
         std::mem::take(&mut self.views)
     }
 
     /// Takes the views back, unchanged.
-    pub fn put_back(&mut self, views: BTreeMap<String, V>) {
+    pub fn put_back(&mut self, views: BTreeMap<ClusterName, V>) {
         self.views = views;
         self.of = self.next.take();
     }
@@ -154,13 +160,13 @@ impl Stamp {
 mod tests {
     use serde_json::json;
 
-    use super::super::cache::ObjectKey;
     use super::super::sync_index::SyncCache;
     use super::*;
+    use crate::controller::object_key::ObjectKey;
 
     /// A group `g` on clusters; counts the clusters that every plan views.
     struct World {
-        clusters: BTreeMap<String, Arc<Cluster>>,
+        clusters: BTreeMap<ClusterName, Arc<Cluster>>,
         syncs: SyncCache,
         views: ViewCache<&'static str, u32>,
         plan: u32,
@@ -184,7 +190,7 @@ mod tests {
             let cluster = json!({"apiVersion": "starling.dev/v1alpha1", "kind": "Cluster", "metadata": {"name": name},
                 "spec": {"kubeConfig": {"secretRef": {"name": "s"}}}});
             let cluster = Arc::new(serde_json::from_value(cluster).unwrap());
-            self.clusters.insert(name.to_owned(), cluster);
+            self.clusters.insert(name.into(), cluster);
         }
 
         fn write(&self, version: u64, cluster: &str) {
@@ -203,7 +209,7 @@ mod tests {
             viewed.extend(changed.gone.iter().map(|name| format!("-{name}")));
             for (name, cluster) in changed.clusters {
                 assert!(Arc::ptr_eq(&cluster, &self.clusters[&name]));
-                viewed.push(name.clone());
+                viewed.push(name.to_string());
                 let lasting = name != volatile;
                 self.views.set(name, self.plan, lasting);
             }

@@ -3,8 +3,8 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::cache::ObjectKey;
 use crate::controller::keyed::PerObject;
+use crate::controller::object_key::ObjectKey;
 
 /// The waiting Syncs of each dependency. The index avoids a scan of all Syncs when one is done.
 #[derive(Debug, Default)]

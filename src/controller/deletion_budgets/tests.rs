@@ -84,6 +84,7 @@ struct World {
     queues: Queues,
     waiting: WaitingSyncs,
     clock: NetClock,
+    removal_times: RemovalTimes,
     budgets: DeletionBudgets,
 }
 
@@ -116,6 +117,7 @@ impl World {
             queues: Queues::default(),
             waiting: WaitingSyncs::default(),
             clock: NetClock::system(),
+            removal_times: RemovalTimes::default(),
             budgets: DeletionBudgets::new(settings),
         }
     }
@@ -130,12 +132,13 @@ impl World {
                 waiting: &self.waiting,
             },
             clock: &self.clock,
+            removal_times: &self.removal_times,
             now: self.clock.now(),
         }
     }
 
     /// Asks for the deletion of objects of one Sync.
-    async fn ask(&self, sync: usize, objects: usize) -> Result<(), Refusal> {
+    async fn ask(&self, sync: usize, objects: usize) -> Result<(), DeletionRefusal> {
         let key = ObjectKey::new("fleet", format!("s{sync}"));
         let list: Vec<ObjectId> = (0..objects)
             .map(|number| ObjectId {
@@ -178,7 +181,7 @@ async fn the_requests_of_an_installation_add_up() {
     }
     assert_eq!(world.counted_of_the_installation().await, 480);
     let refused = world.ask(8, 60).await;
-    assert!(matches!(refused, Err(Refusal::Held(_))), "{refused:?}");
+    assert!(matches!(refused, Err(DeletionRefusal::Held(_))), "{refused:?}");
     assert_eq!(world.counted_of_the_installation().await, 480);
 }
 
@@ -191,7 +194,10 @@ async fn deletions_in_progress_count_against_the_budget_of_the_group() {
     }
     for sync in 4..8 {
         let refused = world.ask(sync, 200).await;
-        assert!(matches!(refused, Err(Refusal::Held(_))), "{sync}: {refused:?}");
+        assert!(
+            matches!(refused, Err(DeletionRefusal::Held(_))),
+            "{sync}: {refused:?}"
+        );
     }
     assert_eq!(world.counted(), 800);
 }
@@ -203,7 +209,10 @@ async fn a_retry_after_a_failed_write_counts_once() {
     world.store.refused.lock().unwrap().insert("/syncs/");
     for _ in 0..5 {
         let refused = world.ask(0, 60).await;
-        assert!(matches!(refused, Err(Refusal::NotCounted(_))), "{refused:?}");
+        assert!(
+            matches!(refused, Err(DeletionRefusal::NotCounted(_))),
+            "{refused:?}"
+        );
     }
     assert_eq!(
         (world.counted(), world.counted_of_the_installation().await),
@@ -231,4 +240,26 @@ async fn groups_are_counted_independently() {
     let _held = own.lock().await;
     let waits = tokio::time::timeout(std::time::Duration::from_millis(50), world.ask(1, 10));
     assert!(waits.await.is_err());
+}
+
+/// Guards against one write for each cluster that leaves, and against a repeated pass that counts twice.
+#[tokio::test]
+async fn clusters_that_leave_together_are_counted_once_with_one_write() {
+    let world = World::new(None, &json!({}), 40);
+    let key = ObjectKey::new("fleet", "shop");
+    let clusters: BTreeSet<ClusterName> = (0..16).map(|number| format!("c{number}").into()).collect();
+    let group = || world.objects.groups.get(&key).unwrap();
+    for _ in 0..2 {
+        let counted = world.budgets.count_left(world.context(), &key, &clusters, None);
+        counted.await.unwrap();
+        let deletions = group().status.as_ref().unwrap().deletions.clone().unwrap();
+        assert_eq!(deletions.leaving.len(), 16);
+        let left: u32 = deletions.counts.iter().map(|count| count.left).sum();
+        assert_eq!(left, 16);
+        assert_eq!(
+            group().metadata.resource_version.as_deref(),
+            Some("2"),
+            "one write"
+        );
+    }
 }

@@ -10,15 +10,15 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use jiff::Timestamp;
 use kube::ResourceExt;
 use starling_api::SyncResource;
-use starling_core::deletion_budget::{Limits, Scope};
+use starling_core::deletion_budget::{BudgetLimits, BudgetScope};
 use starling_core::deletion_grant::Granted;
 use starling_core::digest;
 use starling_core::object::ObjectId;
 
 use super::SyncDeletions;
-use crate::controller::cache::ObjectKey;
+use crate::controller::object_key::ObjectKey;
 
-/// What a request counts, as a digest.
+/// The objects that a request counts, as a digest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct List(String);
 
@@ -38,12 +38,12 @@ pub(super) struct Unfinished(Mutex<HashMap<ObjectKey, Request>>);
 struct Request {
     list: List,
     /// The scopes that counted it, and until when they do.
-    scopes: BTreeMap<Scope, Timestamp>,
+    scopes: BTreeMap<BudgetScope, Timestamp>,
 }
 
 impl Unfinished {
     /// Returns the scopes that have counted a list and still do.
-    pub(super) fn counted(&self, sync: &ObjectKey, list: &List, now: Timestamp) -> BTreeSet<Scope> {
+    pub(super) fn counted(&self, sync: &ObjectKey, list: &List, now: Timestamp) -> BTreeSet<BudgetScope> {
         let requests = self.lock();
         let Some(request) = requests.get(sync).filter(|request| request.list == *list) else {
             return BTreeSet::new();
@@ -53,7 +53,7 @@ impl Unfinished {
     }
 
     /// Records that a scope has counted a list.
-    pub(super) fn note(&self, sync: &ObjectKey, list: &List, limits: &Limits, now: Timestamp) {
+    pub(super) fn note(&self, sync: &ObjectKey, list: &List, limits: &BudgetLimits, now: Timestamp) {
         let mut requests = self.lock();
         // Syncs that do not exist any more.
         requests.retain(|_, request| request.scopes.values().any(|until| *until > now));

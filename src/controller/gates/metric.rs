@@ -2,13 +2,13 @@
 
 use starling_core::gate::Evaluation;
 use starling_core::gate::metric::PATH;
-use starling_expression::{Expression, metric};
+use starling_expression::metric;
 use starling_net::web::Post;
 use url::form_urlencoded;
 
 use super::gate_task::GateTask;
 use super::secret::{self, Values};
-use crate::controller::waits;
+use crate::controller::expressions;
 
 /// A query of a Prometheus server.
 pub(super) struct MetricQuery<'a> {
@@ -38,7 +38,6 @@ async fn try_to_evaluate(
         secret,
     }: MetricQuery<'_>,
 ) -> Result<Evaluation, Evaluation> {
-    let test = Expression::new(test).map_err(|error| Evaluation::Failed(format!("metric.test: {error}")))?;
     let values = match secret {
         Some(name) => Some(secret::read(gate, "metric.secretRef", name).await?),
         None => None,
@@ -58,7 +57,7 @@ async fn try_to_evaluate(
         ca: values.as_ref().and_then(Values::authorities),
     };
     let reply = gate.post(&post).await?;
-    let evaluation = test_response(reply.status, reply.body.clone(), test).await;
+    let evaluation = test_response(reply.status, reply.body.clone(), test.to_owned()).await;
     let evaluation = match &values {
         Some(values) => redacted(evaluation, values),
         None => evaluation,
@@ -66,17 +65,10 @@ async fn try_to_evaluate(
     Ok(gate.with_time(evaluation, &reply))
 }
 
-/// Evaluates the test on a response, on a thread for blocking work.
-async fn test_response(status: u16, body: bytes::Bytes, test: Expression) -> Evaluation {
-    let reading = tokio::task::spawn_blocking(move || metric::judge(status, &body, &test));
-    match tokio::time::timeout(waits::METRIC_TEST_TIMEOUT, reading).await {
-        Ok(Ok(evaluation)) => evaluation,
-        Ok(Err(_)) => Evaluation::Failed("cannot evaluate metric.test on the response".to_owned()),
-        Err(_) => Evaluation::Failed(format!(
-            "metric.test takes longer than {:?}",
-            waits::METRIC_TEST_TIMEOUT
-        )),
-    }
+/// Evaluates the test on a response.
+async fn test_response(status: u16, body: bytes::Bytes, test: String) -> Evaluation {
+    let judged = expressions::evaluate(move || metric::judge(status, &body, &test)).await;
+    judged.unwrap_or_else(|error| Evaluation::error(error.to_string()))
 }
 
 /// Removes secret values from the evaluation: the response of a server may repeat the credentials of the request.

@@ -19,6 +19,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use starling_api::{StageStatus, TaskStatus};
 use starling_core::gate::webhook::GateRequest;
 use starling_core::gate::{GateId, Side, Task};
+use starling_core::ids::{GroupId, RolloutNumber};
 use starling_core::plan::{Gate, GateRecord, GateResult, StageRecord};
 use tokio::sync::Semaphore;
 use tokio::task::AbortHandle;
@@ -27,9 +28,9 @@ use tokio_util::sync::CancellationToken;
 use self::gate_task::GateTask;
 use super::hub::Hub;
 use super::keyed::{Keyed, PerObject};
-use super::object_key::ObjectKey;
 use super::ports::Web;
 use super::workqueue::Workqueue;
+use crate::controller::object_key::ObjectKey;
 use starling_net::clock::Clock;
 
 /// Maximum number of concurrent requests of gates over all groups. A request takes seconds at most, and minutes pass
@@ -94,14 +95,14 @@ impl GateTasks {
     pub fn add_results(
         &self,
         group: &ObjectKey,
-        group_id: &str,
-        rollout: i64,
+        group_id: &GroupId,
+        rollout: RolloutNumber,
         stages: &mut BTreeMap<String, StageRecord>,
     ) {
         let known = self.lock();
         let Some(gates) = known.get(group) else { return };
         for (id, entry) in gates {
-            let (Some(result), true) = (&entry.result, id.group_id == group_id && id.rollout == rollout)
+            let (Some(result), true) = (&entry.result, id.group_id == *group_id && id.rollout == rollout)
             else {
                 continue;
             };
@@ -115,11 +116,17 @@ impl GateTasks {
     }
 
     /// Writes the message of the last try of each open task into its status.
-    pub fn report(&self, group: &ObjectKey, group_id: &str, rollout: i64, stages: &mut [StageStatus]) {
+    pub fn report(
+        &self,
+        group: &ObjectKey,
+        group_id: &GroupId,
+        rollout: RolloutNumber,
+        stages: &mut [StageStatus],
+    ) {
         let known = self.lock();
         let Some(gates) = known.get(group) else { return };
         for (id, entry) in gates {
-            if id.group_id != group_id || id.rollout != rollout {
+            if id.group_id != *group_id || id.rollout != rollout {
                 continue;
             }
             let stage = stages.iter_mut().find(|stage| stage.name == id.stage);
@@ -160,7 +167,7 @@ impl GateTasks {
                 request,
                 tools: tools.clone(),
             };
-            tracing::info!(%group, rollout = id.rollout, stage = id.stage, list = id.side.list(), task = id.index, kind = ?task.effect.kind(), "gate task started");
+            tracing::info!(%group, rollout = id.rollout.get(), stage = id.stage, list = id.side.list(), task = id.index, kind = ?task.effect.kind(), "gate task started");
             let handle = tokio::spawn(task::run(gate, ended.clone())).abort_handle();
             let entry = Entry {
                 task,

@@ -35,11 +35,11 @@ pub(super) async fn run(gate: GateTask, ended: CancellationToken) {
         job::end(&gate).await;
     }
     let Some(result) = result else {
-        tracing::info!(group = %gate.group, rollout = gate.id.rollout, stage = gate.id.stage, "gate task cancelled");
+        tracing::info!(group = %gate.group, rollout = gate.id.rollout.get(), stage = gate.id.stage, "gate task cancelled");
         return;
     };
     let result = bounded(result);
-    tracing::info!(group = %gate.group, rollout = gate.id.rollout, stage = gate.id.stage, list = gate.id.side.list(), task = gate.id.index, ?result, "gate task finished");
+    tracing::info!(group = %gate.group, rollout = gate.id.rollout.get(), stage = gate.id.stage, list = gate.id.side.list(), task = gate.id.index, ?result, "gate task finished");
     gate.tools.gates.keep_result(&gate.group, &gate.id, result);
     gate.tools.groups.add(gate.group.clone());
 }

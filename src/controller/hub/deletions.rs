@@ -9,9 +9,9 @@ use starling_api::{
     DELETIONS, DELETIONS_MANAGER, DeletionCount, Deletions, GROUP, SYSTEM_NAMESPACE, VERSION,
 };
 
-use super::super::object_key::ObjectKey;
 use super::error::within;
 use super::{Hub, HubError, Kind};
+use crate::controller::object_key::ObjectKey;
 
 /// The key of the data of the ConfigMap.
 const COUNTS: &str = "counts";

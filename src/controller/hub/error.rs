@@ -1,6 +1,6 @@
 //! Errors of requests to the management cluster, and the timeout of each request.
 
-use super::super::object_key::ObjectKey;
+use crate::controller::object_key::ObjectKey;
 use crate::controller::waits;
 
 /// The error of a request to the management cluster.
@@ -75,6 +75,20 @@ impl HubError {
         Self::InTheWay {
             action,
             object: object.to_string(),
+        }
+    }
+
+    /// Returns whether the management cluster refused the request for lack of a permission, or does not serve the kind.
+    #[must_use]
+    pub fn is_refused(&self) -> bool {
+        match self {
+            Self::Request { source, .. } => {
+                matches!(&**source, kube::Error::Api(status) if matches!(status.code, 401 | 403 | 404))
+            }
+            Self::Timeout { .. }
+            | Self::InTheWay { .. }
+            | Self::Unreadable { .. }
+            | Self::Contended { .. } => false,
         }
     }
 

@@ -1,5 +1,7 @@
 //! The installation: its ID, and the count of its writes to members (ADR 40).
 
+use std::collections::BTreeSet;
+
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
@@ -7,14 +9,22 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use starling_api::{FIELD_MANAGER, INSTALLATION, SYSTEM_NAMESPACE};
+use starling_core::account::AccountRules;
+use starling_core::apply::budget::{read_kind, write_kind};
+use starling_core::ids::InstallationId;
+use starling_core::object::GroupKind;
 use starling_core::restore::{KnownWrites, RestoreFinding};
 
-use super::super::object_key::ObjectKey;
 use super::error::{is_conflict, within};
 use super::{Hub, HubError};
+use crate::controller::object_key::ObjectKey;
 
 /// The key with the numbers of writes.
 const WRITES: &str = "writes";
+/// The key with the kinds that an operator added to those whose deletion requires an approval.
+const CONFIRMED: &str = "confirmDeletionOf";
+/// The key with the rules for accounts of Syncs.
+const ACCOUNT_RULES: &str = "accountRules";
 /// The key with the finding that the management cluster was set back.
 const RESTORE_DETECTED: &str = "restoreDetected";
 
@@ -143,10 +153,10 @@ impl Hub {
     ///
     /// # Errors
     /// [`HubError`].
-    pub async fn installation(&self) -> Result<String, HubError> {
+    pub async fn installation(&self) -> Result<InstallationId, HubError> {
         let key = ObjectKey::new(SYSTEM_NAMESPACE, INSTALLATION);
         let api: Api<ConfigMap> = self.namespaced(SYSTEM_NAMESPACE);
-        let id = |map: ConfigMap| map.data.and_then(|data| data.get("id").cloned());
+        let id = |map: ConfigMap| map.data.and_then(|data| data.get("id").map(InstallationId::new));
         if let Some(id) = within("read", key.clone(), api.get_opt(INSTALLATION))
             .await?
             .and_then(id)
@@ -173,10 +183,87 @@ impl Hub {
     ///
     /// # Errors
     /// [`HubError`].
-    pub async fn known_installation(&self) -> Result<Option<String>, HubError> {
+    pub async fn known_installation(&self) -> Result<Option<InstallationId>, HubError> {
         let key = ObjectKey::new(SYSTEM_NAMESPACE, INSTALLATION);
         let map: Option<ConfigMap> = self.find(&key).await?;
-        Ok(map.and_then(|map| map.data?.get("id").cloned()))
+        Ok(map.and_then(|map| map.data?.get("id").map(InstallationId::new)))
+    }
+
+    /// Publishes the kinds that the controller adds to those whose deletion requires an approval, for previews.
+    ///
+    /// # Errors
+    /// [`HubError`].
+    pub async fn publish_confirmed_kinds(&self, kinds: &BTreeSet<GroupKind>) -> Result<(), HubError> {
+        let text: Vec<String> = kinds.iter().map(write_kind).collect();
+        let text = text.join(",");
+        self.publish(CONFIRMED, &text).await
+    }
+
+    /// Publishes the rules for accounts of Syncs, for previews.
+    ///
+    /// # Errors
+    /// [`HubError`].
+    pub async fn publish_account_rules(&self, rules: &AccountRules) -> Result<(), HubError> {
+        let published = *rules != AccountRules::default();
+        match encoded(published.then_some(rules), ACCOUNT_RULES)? {
+            Value::String(text) => self.publish(ACCOUNT_RULES, &text).await,
+            _ => self.publish(ACCOUNT_RULES, "").await,
+        }
+    }
+
+    /// Returns the published rules for accounts of Syncs.
+    ///
+    /// # Errors
+    /// [`HubError`].
+    pub async fn known_account_rules(&self) -> Result<AccountRules, HubError> {
+        let map: Option<ConfigMap> = self.find(&installation_key()).await?;
+        let empty = |text: &String| text.is_empty();
+        match map {
+            Some(map)
+                if !map
+                    .data
+                    .as_ref()
+                    .and_then(|data| data.get(ACCOUNT_RULES))
+                    .is_none_or(empty) =>
+            {
+                Ok(InstallationRecord { map }
+                    .value(ACCOUNT_RULES)?
+                    .unwrap_or_default())
+            }
+            _ => Ok(AccountRules::default()),
+        }
+    }
+
+    async fn publish(&self, name: &'static str, text: &str) -> Result<(), HubError> {
+        let key = installation_key();
+        let api: Api<ConfigMap> = self.namespaced(SYSTEM_NAMESPACE);
+        let known = within("read", key.clone(), api.get(INSTALLATION)).await?;
+        let known = known
+            .data
+            .and_then(|mut data| data.remove(name))
+            .unwrap_or_default();
+        if known == text {
+            return Ok(());
+        }
+        let params = PatchParams {
+            field_manager: Some(FIELD_MANAGER.to_owned()),
+            ..PatchParams::default()
+        };
+        let patch = Patch::Merge(json!({"data": {name: text}}));
+        within("write", key, api.patch(INSTALLATION, &params, &patch)).await?;
+        Ok(())
+    }
+
+    /// Returns the published kinds; none if the controller published none. A text that is no kind is left out.
+    ///
+    /// # Errors
+    /// [`HubError`].
+    pub async fn known_confirmed_kinds(&self) -> Result<BTreeSet<GroupKind>, HubError> {
+        let map: Option<ConfigMap> = self.find(&installation_key()).await?;
+        let text = map
+            .and_then(|map| map.data?.remove(CONFIRMED))
+            .unwrap_or_default();
+        Ok(text.split(',').filter_map(|kind| read_kind(kind).ok()).collect())
     }
 
     async fn ensure_system_namespace(&self) -> Result<(), HubError> {

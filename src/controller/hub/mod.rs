@@ -10,9 +10,9 @@ use std::fmt::Debug;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::{Namespace, Secret};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use k8s_openapi::{ClusterResourceScope, NamespaceResourceScope};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::{Api, Client, CustomResourceExt, Resource, ResourceExt};
 use serde::Serialize;
@@ -23,7 +23,7 @@ use starling_api::{
 };
 
 use self::error::{is_conflict, is_not_found, present, within};
-use super::object_key::ObjectKey;
+use crate::controller::object_key::ObjectKey;
 
 pub use self::error::HubError;
 pub use self::installation::{InstallationRecord, installation_key};
@@ -143,8 +143,9 @@ impl Hub {
         &self,
         sync: &SyncResource,
         policy: DeletionPolicy,
+        finalizer: bool,
     ) -> Result<SyncResource, HubError> {
-        let metadata = finalizers(sync, policy == DeletionPolicy::Delete);
+        let metadata = finalizers(sync, finalizer);
         let patch = json!({"metadata": metadata, "spec": {"deletionPolicy": policy}});
         self.merge("set the deletionPolicy of", sync, GROUP_MANAGER, &patch)
             .await
@@ -213,6 +214,21 @@ impl Hub {
     pub async fn find<K: Kind>(&self, key: &ObjectKey) -> Result<Option<K>, HubError> {
         let api: Api<K> = self.namespaced(&key.namespace);
         present(within("read", key.clone(), api.get(&key.name)).await, &key.name)
+    }
+
+    /// Reads an object without a namespace; see [`Self::find`].
+    ///
+    /// # Errors
+    /// As for [`Self::find`].
+    pub async fn find_in_cluster<K>(&self, name: &str) -> Result<Option<K>, HubError>
+    where
+        K: Resource<DynamicType = (), Scope = ClusterResourceScope> + Clone + Debug + DeserializeOwned,
+    {
+        let api: Api<K> = Api::all(self.client());
+        present(
+            within("read", ObjectKey::new("", name), api.get(name)).await,
+            name,
+        )
     }
 
     /// Returns the namespace or the CustomResourceDefinition of Starling that is being deleted, which also deletes the

@@ -10,9 +10,9 @@ use starling_core::revision::Revision;
 use starling_git::GitError;
 
 use super::super::artifacts::{Artifact, ArtifactError, Origin, digest};
-use super::super::cache::ObjectKey;
 use super::super::caches::pins::Search;
 use super::super::context::SourceContext;
+use crate::controller::object_key::ObjectKey;
 
 /// Pins the artifacts that stored releases need of a Source, and returns the revisions that are lost; `None` if this is
 /// not known. `latest`: the artifact that was just resolved and fetched.

@@ -1,18 +1,19 @@
-//! What the state of a group means for the deletions of its Syncs, which run in a loop of their own.
+//! The consequences of the state of a group for the deletions of its Syncs, which run in a loop of their own.
 
 use jiff::Timestamp;
 use kube::ResourceExt;
 use kube::core::SelectorExt as _;
-use starling_api::{Cluster, SyncGroup};
+use starling_api::{ABANDON, Cluster, SyncGroup, SyncResource};
 use starling_core::expand;
 use starling_core::identity;
+use starling_core::ids::RolloutNumber;
 use starling_core::plan::ReadStrategy;
 use starling_core::release::rolled_revision;
-use starling_core::rollout::operator::{Subject, operator_actions};
+use starling_core::rollout::operator::{RolloutSubject, operator_actions};
 use starling_core::window::{Calendar, combined};
 
-use crate::controller::cache::ObjectKey;
 use crate::controller::caches::ObjectCaches;
+use crate::controller::object_key::ObjectKey;
 
 /// Why nothing is deleted now.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,8 +25,8 @@ pub(super) struct Stop {
 }
 
 /// Returns why a prune waits that comes after the attempt that the group admitted: at the end of a grace or of a hold.
-/// It has no slot and no gate of its own, but it waits like the start of a cluster while the group is stopped or no
-/// window is open.
+/// A deletion has no slot and no gate of its own, but waits like the start of a cluster while the group is stopped or
+/// no window is open.
 pub(super) fn prune_stop(
     objects: &ObjectCaches,
     group: &SyncGroup,
@@ -65,10 +66,10 @@ pub(super) fn is_paused(objects: &ObjectCaches, group: &SyncGroup) -> bool {
         return false;
     };
     let (key, name) = (ObjectKey::of(group), group.name_any());
-    let subject = Subject {
+    let subject = RolloutSubject {
         group: &name,
         since: identity::created_at(group),
-        rollout: rollout.id,
+        rollout: RolloutNumber::of(rollout),
         started_at: &rollout.start_time,
         digest: None,
     };
@@ -77,18 +78,27 @@ pub(super) fn is_paused(objects: &ObjectCaches, group: &SyncGroup) -> bool {
     actions.input.paused.is_some()
 }
 
-/// Reports whether a group wants the Sync of an entry on a cluster. An entry that a rollback lacks is in the spec and
-/// not wanted: the rollback removes it.
-pub(super) fn wants(group: &SyncGroup, entry: &str, cluster: &Cluster) -> bool {
-    let is_deleted =
-        group.metadata.deletion_timestamp.is_some() || cluster.metadata.deletion_timestamp.is_some();
-    let has_entry = group.spec.syncs.iter().any(|one| one.name == entry);
+/// Reports whether a person abandoned the objects of a Sync: they stay if the cluster is unreachable.
+pub(super) fn is_abandoned(sync: &SyncResource) -> bool {
+    sync.annotations().get(ABANDON).map(String::as_str) == Some("true")
+}
+
+/// Reports whether a group has an entry. One that a rollback lacks is in the spec and not wanted: the rollback removes
+/// it.
+pub(super) fn has_entry(group: &SyncGroup, entry: &str) -> bool {
     let rollout = group.status.as_ref().and_then(|status| status.rollout.as_ref());
     let is_rolled_back = rollout
         .is_some_and(|rollout| !rollout.direction.is_forward() && rolled_revision(rollout, entry).is_none());
+    !is_rolled_back && group.spec.syncs.iter().any(|one| one.name == entry)
+}
+
+/// Reports whether a group wants the Sync of an entry on a cluster.
+pub(super) fn wants(group: &SyncGroup, entry: &str, cluster: &Cluster) -> bool {
+    let is_deleted =
+        group.metadata.deletion_timestamp.is_some() || cluster.metadata.deletion_timestamp.is_some();
     let selector = expand::selector(&group.spec.cluster_selector);
     let selects = selector.is_ok_and(|selector| selector.matches(cluster.labels()));
-    !is_deleted && has_entry && !is_rolled_back && selects
+    !is_deleted && has_entry(group, entry) && selects
 }
 
 #[cfg(test)]

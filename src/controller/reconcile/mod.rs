@@ -4,7 +4,6 @@
 pub mod cluster;
 mod group_state;
 mod marks;
-mod names;
 mod parent_deletion;
 pub mod source;
 pub mod sync;

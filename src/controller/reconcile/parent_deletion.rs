@@ -6,8 +6,8 @@
 
 use starling_core::finalize::ParentDeletion;
 
-use crate::controller::cache::ObjectKey;
 use crate::controller::hub::Hub;
+use crate::controller::object_key::ObjectKey;
 
 /// Returns whether the namespace of an object, or a CustomResourceDefinition of Starling, is being deleted.
 pub(super) async fn parent_deletion(hub: &Hub, of: &ObjectKey) -> ParentDeletion {

@@ -48,8 +48,8 @@ impl WatchError {
     }
 
     /// Returns the interruption of a watch that may continue from a version.
-    pub(super) fn resuming_at(self, version: String) -> Interrupted {
-        Interrupted {
+    pub(super) fn resuming_at(self, version: String) -> WatchInterruption {
+        WatchInterruption {
             error: self,
             resume_at: Some(version),
         }
@@ -58,7 +58,7 @@ impl WatchError {
 
 /// The interruption of a watch.
 #[derive(Debug)]
-pub(super) struct Interrupted {
+pub(super) struct WatchInterruption {
     /// The error.
     pub(super) error: WatchError,
     /// The version to continue from. `None`: list first. A watch that cannot begin is followed by a list, since the
@@ -66,7 +66,7 @@ pub(super) struct Interrupted {
     pub(super) resume_at: Option<String>,
 }
 
-impl From<WatchError> for Interrupted {
+impl From<WatchError> for WatchInterruption {
     fn from(error: WatchError) -> Self {
         Self {
             error,

@@ -19,7 +19,7 @@ use starling_core::resource_version;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
-use self::error::{Interrupted, WatchError, within};
+use self::error::{WatchError, WatchInterruption, within};
 use self::retries::Retries;
 use super::cache::{Cache, Change, Event, SecondaryIndex};
 use super::hub::{Hub, Kind};
@@ -31,7 +31,7 @@ const PAGE: u32 = 500;
 
 /// A report of a watch.
 #[derive(Debug)]
-pub(super) enum Report<K> {
+pub(super) enum WatchReport<K> {
     /// An object changed.
     Changed(Change<K>),
     /// The management cluster was set back: values that were computed for a version or a generation may be of objects
@@ -48,7 +48,7 @@ pub(super) async fn follow<K, B>(
     namespace: Option<String>,
     cache: Arc<Cache<K, B>>,
     state: WatchState,
-    report: impl Fn(Report<K>),
+    report: impl Fn(WatchReport<K>),
     stop: CancellationToken,
 ) where
     K: Kind + Send + Sync + 'static,
@@ -87,7 +87,7 @@ impl<K, B, R> Watcher<K, B, R>
 where
     K: Kind + Send + Sync + 'static,
     B: SecondaryIndex<K>,
-    R: Fn(Report<K>),
+    R: Fn(WatchReport<K>),
 {
     /// Watches forever. No error ends the watch; the backoff prevents requests in a loop while the management cluster
     /// is not available.
@@ -97,7 +97,7 @@ where
         loop {
             position = match self.advance(position.take()).await {
                 Ok(version) => Some(version),
-                Err(Interrupted { error, resume_at }) => {
+                Err(WatchInterruption { error, resume_at }) => {
                     self.state.interrupted();
                     tracing::warn!(kind = %self.kind, error = %crate::chain(&error), "watch interrupted");
                     tokio::time::sleep(retries.next_wait()).await;
@@ -109,7 +109,7 @@ where
 
     /// Continues from a version, or lists all objects first, and watches until the watch ends. Returns the version to
     /// continue from.
-    async fn advance(&mut self, position: Option<String>) -> Result<String, Interrupted> {
+    async fn advance(&mut self, position: Option<String>) -> Result<String, WatchInterruption> {
         let version = match position {
             Some(version) if self.has_reached(&version).await? => version,
             _ => self.list().await?,
@@ -155,13 +155,13 @@ where
         self.state.listed();
         if replaced.was_set_back {
             tracing::warn!(kind = %self.kind, version, "the list is older than known objects; it replaces them");
-            (self.report)(Report::SetBack);
+            (self.report)(WatchReport::SetBack);
         }
         if is_news {
             replaced
                 .changes
                 .into_iter()
-                .for_each(|change| (self.report)(Report::Changed(change)));
+                .for_each(|change| (self.report)(WatchReport::Changed(change)));
         }
         Ok(version)
     }
@@ -183,7 +183,7 @@ where
 
     /// Passes the events after a version to the cache, until the server ends the watch. Returns the version of the last
     /// event.
-    async fn watch(&self, version: String) -> Result<String, Interrupted> {
+    async fn watch(&self, version: String) -> Result<String, WatchInterruption> {
         let lasts = waits::around(waits::WATCH_TIMEOUT, &self.kind);
         let seconds = u32::try_from(lasts.as_secs()).unwrap_or(u32::MAX);
         let began = Instant::now();
@@ -228,7 +228,7 @@ where
         };
         let version = version.ok_or(WatchError::NoVersion)?;
         if let Some(change) = self.cache.observe_event(event) {
-            (self.report)(Report::Changed(change));
+            (self.report)(WatchReport::Changed(change));
         }
         Ok(version)
     }

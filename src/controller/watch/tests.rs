@@ -22,10 +22,10 @@ use starling_apiserver::server::{ClusterHandle, Options, Server};
 use starling_member::Stream;
 use tower::{Layer as _, ServiceExt as _};
 
-use super::super::cache::ObjectKey;
 use super::super::hub::testing;
 use super::super::readiness::{NotReady, Readiness};
 use super::*;
+use crate::controller::object_key::ObjectKey;
 
 const HUB: &str = "management";
 /// The time in which a watch has to recover from any fault that has ended.
@@ -171,10 +171,10 @@ impl Following {
         let stop = CancellationToken::new();
         let report = {
             let reported = Arc::clone(&reported);
-            move |report: Report<Source>| {
+            move |report: WatchReport<Source>| {
                 let line = match report {
-                    Report::Changed(change) => change.object().name_any(),
-                    Report::SetBack => "set back".to_owned(),
+                    WatchReport::Changed(change) => change.object().name_any(),
+                    WatchReport::SetBack => "set back".to_owned(),
                 };
                 reported.lock().unwrap().push(line);
             }

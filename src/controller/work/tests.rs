@@ -1,12 +1,15 @@
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use kube::core::{DeserializeGuard, Selector};
 use serde_json::{Value, json};
+use starling_api::{SyncGroup, SyncResource};
 use starling_core::apply::OwnAttempt;
 use starling_core::breaker::Contact;
 use starling_core::gate::webhook::{Clusters, GateRequest};
 use starling_core::gate::{Effect, GateId, Side, Task};
+use starling_core::ids::{GroupId, InstallationId, RolloutNumber};
 use starling_core::journal::Recorder;
 
 use super::super::artifacts::{ArtifactStores, Origin};
@@ -26,7 +29,7 @@ use starling_core::restore::RestoreFinding;
 use starling_core::revision::Revision;
 use starling_core::rollout::{AdmissionRef, ReleaseSnapshot};
 use starling_git::{Credential, GitLimits, GitStore, RepoAccess, RepoUrl};
-use starling_ledger::Ledger;
+use starling_ledger::{Admission, AdmissionKey, Ledger};
 use starling_member::{Member, MemberConfig, MemberLimits, Network};
 use starling_net::clock::Clock;
 use starling_net::web::Web;
@@ -64,8 +67,14 @@ async fn context(directory: &Path) -> Context {
         sops: None,
         deletions: Default::default(),
         addresses: Default::default(),
+        rights: Default::default(),
     };
-    assemble(ports, testing::empty(), "installation".to_owned(), &settings)
+    assemble(
+        ports,
+        testing::empty(),
+        InstallationId::new("installation"),
+        &settings,
+    )
 }
 
 fn object<K: serde::de::DeserializeOwned>(kind: &str, name: &str, spec: &Value) -> K {
@@ -152,6 +161,7 @@ fn fill(context: &Context, name: &str) {
     };
     context.caches.sync.attempts.set(&key, attempt);
     context.caches.sync.mark_retries.set(&key, now);
+    context.caches.group.removal_times.observe(&key, [], now);
 
     let group = context.objects.groups.get(&key).unwrap();
     let task = Task {
@@ -164,8 +174,8 @@ fn fill(context: &Context, name: &str) {
     };
     let open = Open {
         id: GateId {
-            group_id: String::new(),
-            rollout: 1,
+            group_id: GroupId::default(),
+            rollout: RolloutNumber::new(1),
             stage: "canary".to_owned(),
             side: Side::Before,
             index: 0,
@@ -175,7 +185,7 @@ fn fill(context: &Context, name: &str) {
         request: GateRequest {
             namespace: "ns".to_owned(),
             group: name.to_owned(),
-            rollout: 1,
+            rollout: RolloutNumber::new(1),
             release: String::new(),
             revisions: Vec::new(),
             direction: starling_api::RolloutDirection::Forward,
@@ -199,7 +209,7 @@ fn fill(context: &Context, name: &str) {
         .gate_tasks
         .run(&tools, &key, &Default::default(), vec![open]);
     let snapshot = ReleaseSnapshot {
-        digest: "sha256:a".to_owned(),
+        digest: "sha256:a".into(),
         revisions: Vec::new(),
         entries: Vec::new(),
     };
@@ -216,28 +226,28 @@ fn fill(context: &Context, name: &str) {
         .selections
         .get(&context.objects.clusters, &group, &Selector::default());
     context.caches.group.plan_memos.put(&key, PlanMemo::default());
-    context
-        .caches
-        .group
-        .journal_heads
-        .put(&key, "uid", Recorder::default());
+    let heads = &context.caches.group.journal_heads;
+    let _ = heads.take(&key, &GroupId::new("uid"), &group);
+    heads.put(&key, Recorder::default());
     let _ = context
         .caches
         .group
         .pending_deselections
-        .since(&key, &BTreeSet::from(["c".to_owned()]), now);
+        .since(&key, &BTreeSet::from(["c".into()]), now);
     context.caches.group.unconfirmed_writes.add_group(&key);
+    context.caches.group.awaited_syncs.set(&key, true);
+    context.caches.group.metric_tests.set(&key, Arc::default());
     let admission = AdmissionRef {
-        cluster: "c".to_owned(),
-        entry: "app".to_owned(),
-        rollout: "1".to_owned(),
-        target: "t".to_owned(),
+        cluster: "c".into(),
+        entry: "app".into(),
+        rollout: RolloutNumber::new(1),
+        target: "t".into(),
     };
     context
         .caches
         .group
         .settled_admissions
-        .add(&key, "uid", &admission);
+        .add(&key, &GroupId::new("uid"), &admission);
 }
 
 /// Returns the objects with an entry, for each cache.
@@ -375,9 +385,85 @@ async fn what_was_computed_for_a_generation_ends_when_the_management_cluster_is_
         Loop::SyncGroup,
         Loop::SyncGroup,
         Loop::SyncGroup,
+        Loop::SyncGroup,
     ];
     assert_eq!(
         forgotten, expected,
-        "origins, attempts, releases, selections, memos"
+        "origins, attempts, releases, selections, memos, journals"
     );
+}
+
+/// A Sync that cannot be removed may still be applied, and only the first end of an admission counts.
+#[tokio::test]
+async fn a_sync_of_a_deleted_group_that_cannot_be_removed_keeps_its_admission() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut context = context(folder.path()).await;
+    let group = json!({"apiVersion": "starling.dev/v1alpha1", "kind": "SyncGroup",
+        "metadata": {"namespace": "ns", "name": "web", "uid": "u-web", "resourceVersion": "5", "generation": 1,
+            "creationTimestamp": "2026-11-01T00:00:00Z", "deletionTimestamp": "2026-11-02T00:00:00Z",
+            "finalizers": [starling_api::FINALIZER]},
+        "spec": {"clusterSelector": {}, "deletionPolicy": "Orphan", "syncs": []}});
+    let sync = json!({"apiVersion": "starling.dev/v1alpha1", "kind": "Sync",
+        "metadata": {"namespace": "ns", "name": "web-app-c", "uid": "u-sync", "resourceVersion": "4",
+            "annotations": {starling_api::ROLLOUT: "1"}},
+        "spec": {"clusterRef": {"name": "c"}, "groupRef": {"name": "web", "entry": "app"},
+            "sourceRef": {"name": "s"}, "revision": "main@sha1:1111111111111111111111111111111111111111"}});
+    let answered = group.clone();
+    let refuses = Arc::new(AtomicBool::new(true));
+    let refused = refuses.clone();
+    context.hub = testing::responding(move |parts, _| {
+        let path = parts.uri.path();
+        if parts.method == "DELETE" {
+            let gone = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"});
+            return if refused.load(Ordering::SeqCst) {
+                testing::failure(parts, 500, "InternalError")
+            } else {
+                (200, gone)
+            };
+        }
+        if path.contains("/syncgroups/web") {
+            return (200, answered.clone());
+        }
+        let kind = if path.contains("customresourcedefinitions") {
+            json!({"kind": "CustomResourceDefinition", "apiVersion": "apiextensions.k8s.io/v1",
+                "metadata": {"name": testing::name(parts)},
+                "spec": {"group": "starling.dev", "names": {"kind": "Sync", "plural": "syncs"},
+                    "scope": "Namespaced", "versions": []}})
+        } else {
+            json!({"kind": "Namespace", "apiVersion": "v1", "metadata": {"name": testing::name(parts)}})
+        };
+        (200, kind)
+    });
+    let group: SyncGroup = serde_json::from_value(group).unwrap();
+    let sync: SyncResource = serde_json::from_value(sync).unwrap();
+    let id = starling_core::identity::id_of(&context.installation, &group);
+    let admission = Admission {
+        key: AdmissionKey {
+            group_id: id.clone(),
+            rollout: RolloutNumber::new(1),
+            entry: "app".into(),
+            cluster: "c".into(),
+            target: "a target that the Sync does not name any more".into(),
+        },
+        sync_namespace: "ns".into(),
+        sync_name: "web-app-c".into(),
+        revision: "main@sha1:1111111111111111111111111111111111111111".into(),
+        admitted_at: context.now(),
+    };
+    let ledger = context.adapters.ledger.clone();
+    ledger.record_admissions(&[admission]).await.unwrap();
+    let groups = &context.objects.groups;
+    groups.observe_event(Event::Apply(DeserializeGuard(Ok(group))));
+    let syncs = &context.objects.syncs;
+    syncs.observe_event(Event::Apply(DeserializeGuard(Ok(sync))));
+    let key = ObjectKey::new("ns", "web");
+    for (open, refusing) in [(1, true), (0, false)] {
+        refuses.store(refusing, Ordering::SeqCst);
+        let _ = reconcile(Loop::SyncGroup, &context, &key).await;
+        assert_eq!(
+            ledger.open_admissions(&id).await.unwrap().len(),
+            open,
+            "{refusing}"
+        );
+    }
 }

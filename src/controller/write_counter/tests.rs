@@ -129,7 +129,7 @@ async fn one_write_serves_all_that_wait_and_each_gets_its_own_number() {
         before.elapsed() >= waits::WRITE_NUMBERS,
         "ten writes a second at most"
     );
-    // What was given is stored.
+    // Numbers that were given are stored.
     let (_, later) = server.process().await;
     for number in &taken {
         later.check(number).await.unwrap();

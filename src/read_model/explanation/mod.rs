@@ -13,6 +13,7 @@ use std::str::FromStr;
 use jiff::Timestamp;
 use serde::Serialize;
 use starling_core::explain::{Estimate, Explanation};
+use starling_core::ids::EntryName;
 use starling_core::journal::past::RecordedAction;
 
 use super::history::RolloutSummary;
@@ -25,7 +26,7 @@ pub use present::{NamespaceObjects, Present};
 
 /// The subject of an explanation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Subject {
+pub enum ExplainedObject {
     /// A SyncGroup.
     Group(String),
     /// A Sync.
@@ -39,7 +40,7 @@ pub enum Subject {
 #[error("unknown kind {0}: expected GROUP, sync/NAME or cluster/NAME")]
 pub struct UnknownKind(String);
 
-impl FromStr for Subject {
+impl FromStr for ExplainedObject {
     type Err = UnknownKind;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -70,7 +71,7 @@ pub struct SubjectExplanation {
     pub rollout: Option<i64>,
     /// The entry of the journal that the explanation is from; `None`: it is from objects.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub entry: Option<JournalEntry>,
+    pub entry: Option<EntryReference>,
     /// The state and what blocks it.
     pub explanation: Explanation,
     /// The removals: Syncs that the group no longer wants; empty for the past.
@@ -113,18 +114,18 @@ impl LostRelease {
     }
 }
 
-/// An entry of the journal. Serialised as an array of its number and its time.
+/// A reference to an entry of the journal. Serialised as an array of its number and its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(into = "(i64, Timestamp)")]
-pub struct JournalEntry {
+pub struct EntryReference {
     /// Number of the entry.
     pub number: i64,
     /// Time of the entry.
     pub written_at: Timestamp,
 }
 
-impl From<JournalEntry> for (i64, Timestamp) {
-    fn from(JournalEntry { number, written_at }: JournalEntry) -> Self {
+impl From<EntryReference> for (i64, Timestamp) {
+    fn from(EntryReference { number, written_at }: EntryReference) -> Self {
         (number, written_at)
     }
 }
@@ -140,7 +141,7 @@ pub struct ClusterState {
     /// The decision of the plan, such as `in flight` or `blocked: NoSlot`.
     pub decision: String,
     /// The state of each entry.
-    pub entries: BTreeMap<String, EntryState>,
+    pub entries: BTreeMap<EntryName, EntryState>,
 }
 
 /// The recorded state of an entry on a cluster.
@@ -243,14 +244,14 @@ mod tests {
     #[test]
     fn a_subject_is_a_group_a_sync_or_a_cluster() {
         for (text, expected) in [
-            ("web", Subject::Group("web".into())),
-            ("syncgroup/web", Subject::Group("web".into())),
-            ("sync/web-eu-1", Subject::Sync("web-eu-1".into())),
-            ("clusters/eu-1", Subject::Cluster("eu-1".into())),
+            ("web", ExplainedObject::Group("web".into())),
+            ("syncgroup/web", ExplainedObject::Group("web".into())),
+            ("sync/web-eu-1", ExplainedObject::Sync("web-eu-1".into())),
+            ("clusters/eu-1", ExplainedObject::Cluster("eu-1".into())),
         ] {
             assert_eq!(text.parse(), Ok(expected));
         }
-        let error = "pod/x".parse::<Subject>().unwrap_err();
+        let error = "pod/x".parse::<ExplainedObject>().unwrap_err();
         assert_eq!(
             error.to_string(),
             "unknown kind pod: expected GROUP, sync/NAME or cluster/NAME"
@@ -266,7 +267,7 @@ mod tests {
             group: Some("shop/web".into()),
             at,
             rollout: Some(3),
-            entry: Some(JournalEntry {
+            entry: Some(EntryReference {
                 number: 7,
                 written_at: at,
             }),

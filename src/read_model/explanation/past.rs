@@ -7,11 +7,12 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 use starling_api::SyncResource;
 use starling_core::explain::{self, Explanation};
+use starling_core::ids::EntryName;
 use starling_core::journal::past::{RecordedAction, at as recorded_at, operator_actions};
-use starling_core::journal::{Entry, RecordedPlan};
+use starling_core::journal::{JournalEntry, RecordedPlan};
 use starling_core::plan::{Decision, EntryView, Progress};
 
-use super::{ClusterState, EntryState, ExplanationError, JournalEntry, SubjectExplanation};
+use super::{ClusterState, EntryReference, EntryState, ExplanationError, SubjectExplanation};
 use crate::read_model::recorded::{Recorded, group_names};
 
 /// A time in the journals of a namespace.
@@ -81,7 +82,7 @@ struct GroupState {
     group: String,
     at: Timestamp,
     recorded: Recorded,
-    entry: JournalEntry,
+    entry: EntryReference,
     rollout: i64,
     plan: RecordedPlan,
 }
@@ -106,16 +107,16 @@ impl GroupState {
                 },
             });
         };
-        let Entry { seq, rollout, at, .. } = entry;
+        let JournalEntry { seq, rollout, at, .. } = entry;
         Ok(Self {
             namespace: past.namespace.to_owned(),
             group: group.to_owned(),
             at: past.at,
-            entry: JournalEntry {
+            entry: EntryReference {
                 number: *seq,
                 written_at: *at,
             },
-            rollout: *rollout,
+            rollout: rollout.get(),
             recorded,
             plan,
         })
@@ -163,7 +164,7 @@ impl GroupState {
         let stage = self.plan.plan.stages.get(view.stage);
         let decision = self.plan.plan.decisions.get(name);
         let entries = view.entries.iter();
-        let entries: BTreeMap<String, EntryState> = entries
+        let entries: BTreeMap<EntryName, EntryState> = entries
             .map(|(entry, view)| (entry.clone(), self.entry_state(entry, view)))
             .collect();
         Some(ClusterState {
@@ -185,7 +186,7 @@ impl GroupState {
         let revision = revisions.and_then(|revisions| revisions.get(entry)).cloned();
         EntryState {
             // Of a rollout that is no longer kept only the digest is known.
-            revision: revision.unwrap_or_else(|| sync.release.clone()),
+            revision: revision.unwrap_or_else(|| sync.release.to_string()),
             state: progress_text(&sync.progress),
         }
     }

@@ -11,7 +11,8 @@ use starling_api::{
     Cluster, DeletionApproval, RolloutAction, RolloutApproval, Source, SyncGroup, SyncResource,
 };
 use starling_core::expand;
-use starling_core::explain::{self, Blocker, Durations, Explanation};
+use starling_core::explain::{self, Durations, ExplainedBlocker, Explanation};
+use starling_core::ids::ClusterName;
 use starling_core::journal::past;
 use starling_core::plan::{ClusterView, plan};
 
@@ -216,7 +217,7 @@ impl Present {
     async fn durations(
         &self,
         group: &str,
-        clusters: &BTreeMap<String, ClusterView>,
+        clusters: &BTreeMap<ClusterName, ClusterView>,
     ) -> Result<Durations, ExplanationError> {
         let mut durations = match &self.data_dir {
             Some(data_dir) => {
@@ -240,7 +241,7 @@ impl Present {
             Some(ready) if ready.status == "True" => format!("is ready: {}", ready.message),
             Some(ready) => {
                 explanation.next = "a retry succeeds".to_owned();
-                explanation.blockers.push(Blocker {
+                explanation.blockers.push(ExplainedBlocker {
                     reason: ready.reason.clone(),
                     text: ready.message.clone(),
                     until: None,
@@ -281,7 +282,7 @@ fn held_after_restore(group: &SyncGroup) -> Option<Explanation> {
     let next = "a person releases the restore: starling release-restore".to_owned();
     Some(Explanation {
         state: "is held: the management cluster was set back".to_owned(),
-        blockers: vec![Blocker {
+        blockers: vec![ExplainedBlocker {
             reason: RESTORE_DETECTED.to_owned(),
             text: condition.message.clone(),
             until: None,
@@ -298,12 +299,14 @@ fn being_deleted(group: &SyncGroup) -> Option<Explanation> {
     let status = group.status.as_ref();
     let ready = status.and_then(|status| conditions::find(&status.conditions, READY));
     let next = "its Syncs are deleted".to_owned();
-    let blocker = ready.filter(|ready| ready.status != "True").map(|ready| Blocker {
-        reason: ready.reason.clone(),
-        text: ready.message.clone(),
-        until: None,
-        ends_with: next.clone(),
-    });
+    let blocker = ready
+        .filter(|ready| ready.status != "True")
+        .map(|ready| ExplainedBlocker {
+            reason: ready.reason.clone(),
+            text: ready.message.clone(),
+            until: None,
+            ends_with: next.clone(),
+        });
     Some(Explanation {
         state: "is being deleted".to_owned(),
         blockers: blocker.into_iter().collect(),

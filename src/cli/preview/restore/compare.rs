@@ -10,23 +10,27 @@ use futures::future::BoxFuture;
 use jiff::Timestamp;
 use kube::ResourceExt;
 use starling_api::{Cluster, ConflictPolicy, DeletionPolicy, RELEASE, SyncResource, SyncTemplate};
-use starling_core::apply::budget::Approval;
+use starling_core::apply::ApprovedDeletions;
 use starling_core::apply::{Grace, SiblingObjects};
+use starling_core::deletion_budget::Earlier;
+use starling_core::deletion_subject::{ApprovalScope, ApprovalSubject, DeletionCause};
 use starling_core::expand::{self, ClusterFacts};
+use starling_core::ids::OwnerLabel;
 use starling_core::object::ObjectId;
-use starling_core::preview::{Change, ClusterPreview, ObjectChange};
+use starling_core::preview::{ClusterPreview, ObjectChange, PreviewChange};
 use starling_core::restore::{KnownWrites, WriteNumber};
 use starling_core::revision::Revision;
 use starling_core::target::{self, Owner};
 use starling_member::{Member, MemberError, PreviewJob, Siblings};
 use tokio::time::Instant;
 
-use super::{LostWrite, Restored, ToolOptions, Workspace, dry_run};
+use super::{Restored, ToolOptions, Workspace, dry_run};
 use crate::cli::lists;
 use crate::controller::artifacts::reference;
 use crate::controller::builds::EntryAt;
 use crate::controller::manifests::Rendered;
 use crate::controller::object_key::ObjectKey;
+use crate::read_model::restore::LostWrite;
 
 /// The comparison of one cluster with the restored management cluster.
 pub(super) struct Comparison<'a> {
@@ -43,7 +47,7 @@ pub(super) struct Comparison<'a> {
 /// The end of a Sync.
 struct SyncRemoval {
     why: &'static str,
-    /// What becomes of its objects.
+    /// The changes of its objects.
     policy: DeletionPolicy,
 }
 
@@ -51,13 +55,18 @@ struct SyncRemoval {
 struct Part {
     name: String,
     namespace: String,
-    owner: String,
+    owner: OwnerLabel,
     template: SyncTemplate,
     rendered: Arc<Rendered>,
     /// The target that replaces the objects that are deleted, as in the digest of an approval.
     target: String,
     /// The arguments of `starling approve-deletions` that name what is approved.
     subject: String,
+    /// The group, or none, and the entry, or the Sync.
+    group: String,
+    own: String,
+    /// The identity of the member.
+    cluster: String,
 }
 
 impl<'a> Comparison<'a> {
@@ -178,7 +187,7 @@ impl Comparison<'_> {
         let changes = gone.map(|(key, _)| ObjectChange {
             entry: name.clone(),
             key: key.clone(),
-            change: Change::Delete,
+            change: PreviewChange::Delete,
         });
         self.preview.changes.extend(changes);
     }
@@ -204,8 +213,13 @@ impl Comparison<'_> {
 
     /// Returns the names and the owners of the Syncs on a cluster, and of those that groups would create: a cluster or
     /// an entry from after the backup has no Sync yet.
-    fn owners(&self, key: &ObjectKey, cluster: &Cluster, syncs: &[SyncResource]) -> BTreeMap<String, String> {
-        let mut owners: BTreeMap<String, String> =
+    fn owners(
+        &self,
+        key: &ObjectKey,
+        cluster: &Cluster,
+        syncs: &[SyncResource],
+    ) -> BTreeMap<String, OwnerLabel> {
+        let mut owners: BTreeMap<String, OwnerLabel> =
             syncs.iter().map(|sync| (name(sync), self.owner(sync))).collect();
         for group in self.restored.groups.values() {
             let selector = expand::selector(&group.spec.cluster_selector);
@@ -225,7 +239,7 @@ impl Comparison<'_> {
         owners
     }
 
-    fn owner(&self, sync: &SyncResource) -> String {
+    fn owner(&self, sync: &SyncResource) -> OwnerLabel {
         let (namespace, own) = (sync.namespace().unwrap_or_default(), sync.name_any());
         let owner = match &sync.spec.group_ref {
             Some(of) => Owner::Entry {
@@ -247,9 +261,13 @@ impl Comparison<'_> {
         match self.build(cluster, sync).await {
             Ok(built) => {
                 let (template, rendered, target) = built?;
+                let (of, identity) = (sync.spec.group_ref.as_ref(), cluster.status.as_ref());
                 Some(Part {
                     target,
                     subject: subject(sync),
+                    group: of.map_or_else(String::new, |of| of.name.clone()),
+                    own: of.map_or_else(|| sync.name_any(), |of| of.entry.clone()),
+                    cluster: identity.map_or_else(String::new, |status| status.cluster_id.clone()),
                     name,
                     namespace: sync.namespace().unwrap_or_default(),
                     owner: self.owner(sync),
@@ -303,7 +321,7 @@ impl Comparison<'_> {
         let owner = self.owner(sync);
         let rendered = self.workspace.builder().render(&at, &template, &owner).await?;
         let release = sync.annotations().get(RELEASE).cloned();
-        let target = release.unwrap_or_else(|| target::of_sync(revision, &template));
+        let target = release.unwrap_or_else(|| target::of_sync(revision, &template).into_string());
         Ok(Some((template, rendered, target)))
     }
 
@@ -316,8 +334,19 @@ impl Comparison<'_> {
             rendered,
             target,
             subject,
+            group,
+            own,
+            cluster,
         } = part;
-        let account = template.service_account_name.as_str();
+        let scope = ApprovalScope {
+            namespace,
+            group,
+            name: own,
+        };
+        let account = match self.workspace.accounts.account(&template.service_account_name) {
+            Ok(account) => account,
+            Err(error) => return self.preview.fail(name, error.to_string()),
+        };
         let member = match account {
             "" => Ok(member.clone()),
             account => member.impersonating(namespace, account),
@@ -340,7 +369,12 @@ impl Comparison<'_> {
                 recreate: template.force,
                 siblings: &siblings,
                 handed_over_by: &owners,
-                approval: Approval { target, approved: "" },
+                approval: ApprovedDeletions {
+                    subject: ApprovalSubject::new(scope, DeletionCause::Prune, target, cluster),
+                    ..ApprovedDeletions::default()
+                },
+                confirm: &self.workspace.confirm,
+                earlier: Earlier::default(),
                 grace: Grace {
                     length: template.prune_grace.as_std(),
                     now: Timestamp::now(),
@@ -372,9 +406,10 @@ impl Comparison<'_> {
 
 /// The name that Syncs of an entry have in common, so that clusters with equal changes are shown together.
 fn subject(sync: &SyncResource) -> String {
+    let namespace = sync.namespace().unwrap_or_default();
     match &sync.spec.group_ref {
-        Some(of) => format!("group {}", of.name),
-        None => format!("sync {}", sync.name_any()),
+        Some(of) => format!("group {} -n {namespace}", of.name),
+        None => format!("sync {} -n {namespace}", sync.name_any()),
     }
 }
 
@@ -393,5 +428,10 @@ impl Siblings for OtherSyncs {
     fn objects(&self) -> BoxFuture<'_, SiblingObjects> {
         let keys = self.0.clone();
         async { SiblingObjects::Known(keys) }.boxed()
+    }
+
+    // Only an apply asks. The preview of one has its own list.
+    fn has_given_up(&self, _owner: &str) -> bool {
+        false
     }
 }

@@ -17,11 +17,9 @@ use futures::future::BoxFuture;
 use futures::{FutureExt as _, StreamExt as _};
 use kube::api::ListParams;
 use kube::{Api, ResourceExt};
-use serde::Serialize;
 use starling_api::{Cluster, Source, SyncGroup, SyncResource};
-use starling_core::digest;
-use starling_core::preview::{Failing, Overview};
-use starling_core::restore::{KnownWrites, WriteNumber};
+use starling_core::preview::Overview;
+use starling_core::restore::KnownWrites;
 
 use self::compare::Comparison;
 use super::workspace::Workspace;
@@ -31,6 +29,7 @@ use crate::cli::lists::Namespaced;
 use crate::cli::{kube_errors, output};
 use crate::controller::hub::Hub;
 use crate::controller::object_key::ObjectKey;
+use crate::read_model::restore::{LostWrite, RestorePlan};
 
 /// Number of times that the release is written again after another process wrote in between.
 const TRIES: usize = 8;
@@ -47,61 +46,20 @@ pub(in crate::cli) struct RestoreArguments {
     caller: CallerArguments,
 }
 
-/// A write on a member that the management cluster does not know.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-struct LostWrite {
-    cluster: String,
-    /// The description of the write.
-    of: String,
-    number: WriteNumber,
-}
-
-/// The writes of the restored management cluster.
-struct RestorePlan {
-    lost: Vec<LostWrite>,
-    overview: Overview,
-}
-
-impl RestorePlan {
-    /// The digest over everything that the plan shows, without the texts of errors, which may differ each time.
-    fn digest(&self) -> String {
-        let names = |lists: &[Failing]| -> BTreeSet<String> {
-            lists.iter().flat_map(|list| list.clusters.clone()).collect()
-        };
-        let Overview {
-            changes,
-            noted,
-            failing,
-            unknown,
-            suspended,
-            ..
-        } = &self.overview;
-        digest::of(&(
-            &self.lost,
-            changes,
-            noted,
-            names(failing),
-            names(unknown),
-            suspended,
-        ))
+/// Returns the plan as a page.
+fn text(plan: &RestorePlan) -> String {
+    let mut page = String::new();
+    if plan.lost.is_empty() {
+        page.push_str("no cluster that was reached has writes that the management cluster does not know\n");
+    } else {
+        page.push_str("writes that the management cluster does not know:\n");
     }
-
-    fn text(&self) -> String {
-        let mut page = String::new();
-        if self.lost.is_empty() {
-            page.push_str(
-                "no cluster that was reached has writes that the management cluster does not know\n",
-            );
-        } else {
-            page.push_str("writes that the management cluster does not know:\n");
-        }
-        for LostWrite { cluster, of, number } in &self.lost {
-            let _ = writeln!(page, "  {cluster}: {of} ({number})");
-        }
-        page.push_str("\nafter the release, the Syncs as they are now would be applied: ");
-        print::push_overview(&mut page, &self.overview);
-        page
+    for LostWrite { cluster, of, number } in &plan.lost {
+        let _ = writeln!(page, "  {cluster}: {of} ({number})");
     }
+    page.push_str("\nafter the release, the Syncs as they are now would be applied: ");
+    print::push_overview(&mut page, &plan.overview);
+    page
 }
 
 /// The objects of the management cluster.
@@ -130,7 +88,7 @@ pub(in crate::cli) async fn release_restore(arguments: RestoreArguments) -> anyh
     let digest = plan.digest();
     match arguments.plan {
         None => {
-            output::print(&format!("{finding}\n\n{}\nplan digest: {digest}\n", plan.text()));
+            output::print(&format!("{finding}\n\n{}\nplan digest: {digest}\n", text(&plan)));
             Ok(ExitCode::from(CHANGES))
         }
         Some(given) if given == digest => {

@@ -157,6 +157,16 @@ fn a_list_replaces_what_was_known_except_what_was_written_since_it_began() {
             was_set_back: true,
         },
         Case {
+            what: "set back, and the revision goes on with a larger one: an object is older than it was",
+            known: &[("a", 50), ("b", 9)],
+            listed: &[("a", 7), ("b", 9)],
+            written: &[],
+            version: 1000,
+            then: &[("a", 7), ("b", 9)],
+            changed: &["a", "b"],
+            was_set_back: true,
+        },
+        Case {
             what: "written after the list: newer than it",
             known: &[("a", 5)],
             listed: &[("a", 5)],

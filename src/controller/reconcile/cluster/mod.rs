@@ -19,10 +19,10 @@ pub use self::reach::{is_reachable, jitter_id, reach};
 use starling_api::Cluster;
 
 use super::ReconcileError;
-use super::names::{ClusterId, Uid};
-use crate::controller::cache::ObjectKey;
 use crate::controller::context::{ClusterContext, Next};
+use crate::controller::object_key::ObjectKey;
 use crate::controller::waits;
+use starling_core::ids::{ClusterId, Uid};
 
 /// The identity of a member.
 #[derive(Debug)]

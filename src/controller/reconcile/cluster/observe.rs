@@ -12,14 +12,14 @@ use starling_core::target::{self, Owner};
 use starling_core::token::TokenLease;
 use tokio::time::Instant;
 
-use super::super::names::ClusterId;
 use super::super::unhandled_request;
 use super::{Identity, ProbeResult, reach};
-use crate::controller::cache::ObjectKey;
 use crate::controller::caches::connections::Connection;
 use crate::controller::context::ClusterContext;
 use crate::controller::credentials::{Credentials, CredentialsError};
+use crate::controller::object_key::ObjectKey;
 use crate::controller::waits;
+use starling_core::ids::OwnerLabel;
 use starling_member::{MemberError, Probe};
 
 pub(super) async fn observe(context: ClusterContext<'_>, cluster: &Cluster) -> ProbeResult {
@@ -78,7 +78,7 @@ async fn check_numbers(context: ClusterContext<'_>, key: &ObjectKey, connection:
 
 /// Returns the owners of objects on a cluster: of its Syncs, and of those that groups may create there. A cluster or an
 /// entry from after a backup has no Sync yet.
-fn owners(context: ClusterContext<'_>, key: &ObjectKey) -> BTreeSet<String> {
+fn owners(context: ClusterContext<'_>, key: &ObjectKey) -> BTreeSet<OwnerLabel> {
     let owner = |owner: Owner<'_>| target::owner(context.installation, &key.namespace, owner);
     let syncs = context.objects.syncs.indexed(key);
     let alone = syncs.iter().map(|sync| match &sync.spec.group_ref {
@@ -90,7 +90,7 @@ fn owners(context: ClusterContext<'_>, key: &ObjectKey) -> BTreeSet<String> {
             sync: &sync.name_any(),
         }),
     });
-    let mut owners: BTreeSet<String> = alone.collect();
+    let mut owners: BTreeSet<OwnerLabel> = alone.collect();
     let groups = context.objects.groups.in_namespace(&key.namespace);
     for group in groups {
         let entries = group.spec.syncs.iter().map(|entry| {
@@ -215,7 +215,7 @@ fn identified(context: ClusterContext<'_>, cluster: &Cluster, probe: Probe) -> P
         .filter(|other| age(other) < age(cluster))
         .min_by_key(|other| age(other));
     let identity = Identity {
-        cluster_id: ClusterId::new(probe.cluster_id),
+        cluster_id: probe.cluster_id,
         version: probe.version,
     };
     match first {

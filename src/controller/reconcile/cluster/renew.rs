@@ -13,11 +13,11 @@ use starling_core::token::{Renewal, TokenLease};
 use tokio::time::Instant;
 
 use super::ProbeResult;
-use crate::controller::cache::ObjectKey;
 use crate::controller::caches::connections::Connection;
 use crate::controller::context::ClusterContext;
 use crate::controller::credentials::made_from;
 use crate::controller::hub::{HubError, SecretValue};
+use crate::controller::object_key::ObjectKey;
 use crate::controller::waits;
 use starling_member::{KubeconfigError, MemberConfig, MemberError};
 

@@ -5,13 +5,13 @@ use kube::ResourceExt;
 use starling_api::conditions::{self, ConditionStatus, ConditionUpdate, IDENTITY_CONFLICT};
 use starling_api::{Cluster, ClusterStatus};
 
-use super::super::names::ClusterId;
 use super::super::{ReconcileError, ready};
 use super::{Identity, ProbeResult};
-use crate::controller::cache::ObjectKey;
 use crate::controller::context::ClusterContext;
 use crate::controller::event_handlers::ChangedBy;
+use crate::controller::object_key::ObjectKey;
 use crate::controller::waits;
+use starling_core::ids::ClusterId;
 
 pub(super) async fn report(
     context: ClusterContext<'_>,
@@ -93,7 +93,10 @@ fn status(
             )
         }
         ProbeResult::Waiting { .. } | ProbeResult::Busy { .. } => return before.clone(),
-        ProbeResult::IdentityConflict { identity, other } => (identity, identity_conflict(&other)),
+        ProbeResult::IdentityConflict { identity, other } => (
+            identity,
+            identity_conflict(&other, cluster.namespace().unwrap_or_default().as_str()),
+        ),
     };
     updates.extend(expiring);
     ClusterStatus {
@@ -110,9 +113,15 @@ fn status(
     }
 }
 
-fn identity_conflict(other: &ObjectKey) -> Vec<ConditionUpdate> {
-    let message =
-        format!("Cluster {other} is older and connects to the same member; this Cluster is not used");
+/// Returns the conditions of a Cluster in `namespace` whose member is that of another one. A member can claim any
+/// identity, so the name of a Cluster in another namespace is not told.
+fn identity_conflict(other: &ObjectKey, namespace: &str) -> Vec<ConditionUpdate> {
+    let other = if other.namespace == namespace {
+        format!("Cluster {other}")
+    } else {
+        "a Cluster of another namespace".to_owned()
+    };
+    let message = format!("{other} is older and connects to the same member; this Cluster is not used");
     let conflict = ConditionUpdate {
         type_: IDENTITY_CONFLICT,
         status: ConditionStatus::True,
@@ -128,6 +137,18 @@ fn identity_conflict(other: &ObjectKey) -> Vec<ConditionUpdate> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn tenant_a_conflict_names_no_cluster_of_another_namespace() {
+        let message = |namespace: &str| {
+            let conditions = identity_conflict(&ObjectKey::new("bank", "vault"), namespace);
+            let messages = conditions.iter().map(|condition| condition.message.clone());
+            messages.collect::<Vec<_>>().join("; ")
+        };
+        assert!(message("bank").contains("Cluster bank/vault is older"));
+        let other = message("shop");
+        assert!(!other.contains("vault") && !other.contains("bank"), "{other}");
+    }
 
     #[test]
     fn the_time_of_a_probe_is_written_again_once_it_is_old_or_lies_ahead() {

@@ -13,10 +13,10 @@ use starling_api::Source;
 use starling_core::revision::Revision;
 
 use super::ReconcileError;
-use super::names::Uid;
-use crate::controller::cache::ObjectKey;
 use crate::controller::context::{Next, SourceContext};
+use crate::controller::object_key::ObjectKey;
 use crate::controller::waits;
+use starling_core::ids::Uid;
 use validate::{SourceBlocked, validate};
 
 /// The result of a reconcile of the Source.

@@ -1,7 +1,7 @@
 //! Validates Sources. Pure: code that accesses the repository takes a [`ValidSource`].
 
 use starling_api::Source;
-use starling_core::revision::{OnRewrite, PolicyError, RefFields, RefPolicy, Rules};
+use starling_core::revision::{AdvanceRules, OnRewrite, PolicyError, RefFields, RefPolicy};
 use starling_core::unimplemented;
 
 use super::super::not_implemented;
@@ -10,7 +10,7 @@ use super::super::not_implemented;
 pub(super) struct ValidSource<'a> {
     pub(super) source: &'a Source,
     pub(super) policy: RefPolicy,
-    pub(super) rules: Rules,
+    pub(super) rules: AdvanceRules,
 }
 
 /// The reason why a Source is not reconciled until it is edited.
@@ -65,7 +65,7 @@ pub(super) fn validate(source: &Source) -> Result<ValidSource<'_>, SourceBlocked
     Ok(ValidSource {
         source,
         policy,
-        rules: Rules {
+        rules: AdvanceRules {
             on_rewrite,
             allow_downgrade: spec.allow_downgrade,
         },

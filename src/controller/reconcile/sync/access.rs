@@ -1,13 +1,14 @@
 //! Access to the member of a Sync: whether requests may be sent, the account that sends them, and the availability that
 //! the responses show.
 
+use starling_core::account::AccountRequired;
 use starling_core::breaker::Contact;
 use tokio::time::Instant;
 
-use super::observe::Observed;
-use crate::controller::cache::ObjectKey;
+use super::observe::SyncSnapshot;
 use crate::controller::caches::availability::Pause;
 use crate::controller::context::SyncContext;
+use crate::controller::object_key::ObjectKey;
 use starling_member::{Member, MemberError};
 
 /// The message of a Sync while its cluster throttles requests.
@@ -25,18 +26,22 @@ pub(super) enum AccessError {
     /// The cluster requested a pause.
     #[error("{BUSY}")]
     Busy(Pause),
+    /// The Sync names no account.
+    #[error("spec.{0}")]
+    AccountRequired(AccountRequired),
     /// The account that the Sync names cannot be impersonated.
     #[error("spec.serviceAccountName")]
     Account(#[source] MemberError),
 }
 
-/// Returns the member, which impersonates `account` unless `account` is empty. Sends no request.
+/// Returns the member, which impersonates `account`, or the account that the operator set if `account` is empty. Sends
+/// no request.
 ///
 /// # Errors
 /// [`AccessError`].
 pub(super) fn enter(
     context: SyncContext<'_>,
-    observed: &Observed,
+    observed: &SyncSnapshot,
     account: &str,
 ) -> Result<Member, AccessError> {
     let cluster = observed.cluster_key();
@@ -47,6 +52,11 @@ pub(super) fn enter(
     if let Some(pause) = context.availability.pause(&cluster) {
         return Err(AccessError::Busy(pause));
     }
+    let account = context
+        .rights
+        .accounts
+        .account(account)
+        .map_err(AccessError::AccountRequired)?;
     if account.is_empty() {
         return Ok(connection.member.clone());
     }
@@ -89,9 +99,14 @@ impl<'a> ResponseRecorder<'a> {
             Some(MemberError::Unauthorized { .. } | MemberError::Throttled { .. }) => {}
             // Without a request there is no new information.
             _ if requests == 0 => {}
-            _ => context
-                .availability
-                .worked(cluster, self.began.elapsed(), requests),
+            _ => {
+                let was_lost = context
+                    .availability
+                    .worked(cluster, self.began.elapsed(), requests);
+                if was_lost {
+                    context.handlers.enqueue_syncs_of(cluster);
+                }
+            }
         }
     }
 }

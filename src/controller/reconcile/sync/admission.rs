@@ -13,7 +13,11 @@ use starling_ledger::{AdmissionKey, AdmissionOutcome};
 pub(super) async fn settle(context: SyncContext<'_>, sync: &ValidSync<'_>, wanted: &Wanted) {
     let observed = sync.observed;
     let object = &observed.object;
-    let (Some(group), Some(rollout)) = (&sync.spec.group_ref, object.annotations().get(ROLLOUT)) else {
+    let rollout = object
+        .annotations()
+        .get(ROLLOUT)
+        .and_then(|rollout| rollout.parse().ok());
+    let (Some(group), Some(rollout)) = (&sync.spec.group_ref, rollout) else {
         return;
     };
     // Without its group nothing refers to the admission.
@@ -25,9 +29,9 @@ pub(super) async fn settle(context: SyncContext<'_>, sync: &ValidSync<'_>, wante
     };
     let key = AdmissionKey {
         group_id: identity::id_of(context.installation, &of),
-        rollout: rollout.clone(),
-        entry: group.entry.clone(),
-        cluster: observed.cluster_name().to_owned(),
+        rollout,
+        entry: group.entry.clone().into(),
+        cluster: observed.cluster_name().into(),
         target: wanted.target.clone(),
     };
     let settled = context

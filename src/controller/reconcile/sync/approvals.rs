@@ -1,12 +1,12 @@
 //! The approvals of deletions that apply to one Sync.
 
 use kube::ResourceExt;
-use starling_api::{APPROVE_DELETIONS, SyncGroup, SyncResource};
+use starling_api::{SyncGroup, SyncResource};
 use starling_core::deletion_approval::{Approval, Approvals};
 
-use crate::controller::cache::ObjectKey;
 use crate::controller::caches::{group_to_delete_from, sync_to_delete_from};
 use crate::controller::context::SyncContext;
+use crate::controller::object_key::ObjectKey;
 
 /// Returns the approvals of a Sync: its own, and those of its group, which apply to all Syncs of the group.
 pub(super) fn observe(
@@ -21,8 +21,10 @@ pub(super) fn observe(
         known.extend(objects.indexed(&group_to_delete_from(&key.namespace, &of.name)));
     }
     let known = known.iter().map(|approval| Approval::of_object(approval));
-    let own = annotated(sync, false);
-    let shared = group.map(|group| annotated(group, true)).unwrap_or_default();
+    let own = Approval::annotated(sync, false);
+    let shared = group
+        .map(|group| Approval::annotated(group, true))
+        .unwrap_or_default();
     let status = sync.status.as_ref();
     let deletions = status.and_then(|status| status.deletions.as_ref());
     Approvals::new(
@@ -30,12 +32,4 @@ pub(super) fn observe(
         deletions.map(|deletions| &*deletions.used),
         sync.creation_timestamp().map(|time| time.0),
     )
-}
-
-fn annotated<K: ResourceExt>(object: &K, is_shared: bool) -> Vec<Approval> {
-    let Some(value) = object.annotations().get(APPROVE_DELETIONS) else {
-        return Vec::new();
-    };
-    let uid = object.uid().unwrap_or_default();
-    Approval::of_annotation(APPROVE_DELETIONS, value, &uid, is_shared).collect()
 }

@@ -6,13 +6,15 @@
 //! does not change an applied object.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Mutex;
 
 use jiff::Timestamp;
-use starling_api::ConflictPolicy;
-use starling_core::apply::budget::Approval;
+use starling_api::{ConflictPolicy, ObjectProblem, PendingDeletions, SyncStatus};
+use starling_core::apply::ApprovedDeletions;
 use starling_core::apply::{
     OwnAttempt, PendingObjects, PruneBlocker, Record, Recorded, all_unconfirmed, unconfirmed_records,
 };
+use starling_core::deletion_subject::DeletionCause;
 use starling_core::object::ObjectId;
 use starling_core::progress::has_applied;
 use starling_core::step::Wanted;
@@ -23,7 +25,7 @@ use super::budgets::BudgetsOf;
 use super::evaluate::{
     RecordChanges, end, enter, evaluate, failed, failures_before, interrupted, record_changes, schedule_check,
 };
-use super::observe::Observed;
+use super::observe::SyncSnapshot;
 use super::outcome::{Cause, Done, Outcome};
 use super::ownership::ownership;
 use super::render::{Render, render};
@@ -43,7 +45,10 @@ pub(super) async fn apply(
     sync: &ValidSync<'_>,
     wanted: &Wanted,
 ) -> Result<Done, ReconcileError> {
-    if !deletion_hold::waits(sync.observed, wanted) && !sync.observed.requested() {
+    let checks = deletion_hold::waits(sync.observed, wanted)
+        || sync.observed.requested()
+        || lacks_others(&sync.observed.status, wanted);
+    if !checks {
         return attempt(context, sync, wanted, None).await;
     }
     // Deletions may wait for days. The rendered objects are kept in sync in the meantime. A requested reconcile first
@@ -57,6 +62,20 @@ pub(super) async fn apply(
         Ok(drift) => attempt(context, sync, wanted, Some(drift.repair)).await,
         Err(outcome) => Ok(outcome.into()),
     }
+}
+
+/// The reasons of objects that need another one: its namespace, or the definition of its kind. A definition that is
+/// gone is never established.
+const MISSING: [&str; 3] = ["NotFound", "UnknownKind", "DefinitionNotEstablished"];
+
+/// Returns whether the last attempt with the target failed because an object needs another one that the member does not
+/// have, such as its namespace. The record of that one may say that it is in sync: it was deleted since, or the member
+/// was set back. While the attempts fail, no drift check would find that.
+fn lacks_others(status: &SyncStatus, wanted: &Wanted) -> bool {
+    let is_missing = |problem: &ObjectProblem| MISSING.contains(&problem.reason.as_str());
+    status.attempts > 0
+        && status.last_attempted_target == wanted.target
+        && status.problems.iter().any(is_missing)
 }
 
 /// Checks for drift and repairs it.
@@ -93,7 +112,8 @@ pub(super) async fn check(
         let message = format!("cannot check {} for drift: {}", kind.kind, crate::chain(error));
         Cause::new("DriftCheckFailed", message)
     });
-    let is_due = prune_grace::is_due(context, observed) || has_returned(&member, observed, &report).await;
+    let is_changed = inventory_has_changed(context, &member, observed, &report).await;
+    let is_due = prune_grace::is_due(context, observed) || is_changed;
     if !repair.is_empty() || !report.foreign.is_empty() || observed.requested() || is_due {
         let mut done = attempt(context, sync, wanted, Some(repair)).await?;
         // A comparison reads each object, and does not show that later checks cannot.
@@ -109,24 +129,38 @@ pub(super) async fn check(
     Ok(Outcome::Unchanged.into())
 }
 
-/// Returns whether objects that were pruned are in the inventory again: the member was set back to a state from before
-/// the prune. Deletions that wait are in the inventory as well, and an object that is in none is not Starling's any
-/// more.
-async fn has_returned(member: &Member, observed: &Observed, report: &DriftReport) -> bool {
+/// Returns whether the inventory lists other objects than status: another writer changed it, it was deleted, or the
+/// member was set back to a state from before a prune. An attempt reads it, takes back what git has, and decides about
+/// the rest. After a failure, status has the inventory of an earlier attempt.
+async fn inventory_has_changed(
+    context: SyncContext<'_>,
+    member: &Member,
+    observed: &SyncSnapshot,
+    report: &DriftReport,
+) -> bool {
     let status = &observed.status;
-    if report.unrecorded.is_empty() || status.held_deletions.is_some() || status.pending_deletions.is_some() {
+    if status.inventory.digest.is_empty() || status.attempts > 0 {
         return false;
     }
-    let inventory = member
-        .read_inventory(observed.owner.as_str(), observed.deadline())
+    let inventory = member.read_inventory(&observed.owner, observed.deadline()).await;
+    // One that cannot be read is reported by the next attempt.
+    let Some(now) = inventory
+        .ok()
+        .filter(|now| now.digest() != status.inventory.digest)
+    else {
+        return false;
+    };
+    let (listed, then, returned) = (now.len(), status.inventory.objects, report.unrecorded.len());
+    tracing::warn!(sync = %observed.key, objects = listed, before = then, returned, "inventory changed on the cluster");
+    let cluster = observed.cluster_name();
+    let note = format!(
+        "the inventory on cluster {cluster} was changed or set back: it lists {listed} objects, and {then} before"
+    );
+    context
+        .events
+        .warning(&*observed.object, "InventoryChanged", note)
         .await;
-    let is_listed =
-        inventory.is_ok_and(|inventory| report.unrecorded.iter().any(|key| inventory.contains(key)));
-    if is_listed {
-        let objects = report.unrecorded.len();
-        tracing::warn!(sync = %observed.key, objects, "pruned objects have returned; the member was set back");
-    }
-    is_listed
+    true
 }
 
 /// The results of a drift check.
@@ -147,7 +181,7 @@ async fn find_drift(
     let observed = sync.observed;
     let recorder = ResponseRecorder::begin(member);
     let report = member
-        .find_drift(observed.owner.as_str(), records, observed.deadline())
+        .find_drift(&observed.owner, records, observed.deadline())
         .await;
     recorder.end(context, &observed.cluster_key(), report.interrupted.as_ref());
     if let Some(error) = &report.interrupted {
@@ -220,11 +254,12 @@ async fn attempt(
     let clock_jumps = context.clock.jumps();
     let granted = budgets::granted(observed, &wanted.target);
     let job = ApplyJob {
-        owner: observed.owner.as_str(),
+        owner: &observed.owner,
         desired: &rendered.set,
         records: &records,
         drifted: &drifted,
         kept: &ownership.kept,
+        former: &ownership.former,
         compare,
         prune: template.prune,
         allow_empty: template.allow_empty,
@@ -238,18 +273,23 @@ async fn attempt(
             observed,
             target: &wanted.target,
             is_later: is_later(observed, wanted),
+            slot: Mutex::default(),
         },
         grace: prune_grace::of(context, observed, &clock_jumps),
-        approval: Approval {
-            target: used_approvals::target(observed, wanted),
-            approved: &observed.approvals.digests(),
+        approval: ApprovedDeletions {
+            subject: used_approvals::subject(
+                observed,
+                DeletionCause::Prune,
+                used_approvals::target(observed, wanted),
+            ),
+            digests: &observed.approvals.digests(),
         },
         deadline: observed.deadline(),
     };
     let responses = member.apply(job).await;
     recorder.end(context, &observed.cluster_key(), responses.interrupted.as_ref());
     drift::attempted(context, observed, &responses);
-    report::let_go(context, observed, &responses.let_go).await;
+    report::relinquished(context, observed, &responses.relinquished).await;
     report::undeleted(context, observed, &responses.undeleted).await;
     let outcome = match &responses.interrupted {
         Some(error) => interrupted(context, &member, sync, wanted, error).await,
@@ -260,21 +300,34 @@ async fn attempt(
     }
     finish(context, sync, wanted, begun, &outcome, &responses).await;
     Ok(Done {
-        is_stopped: matches!(responses.prune_blocker, Some(PruneBlocker::Stopped(_))),
+        is_stopped: matches!(
+            responses.prune_blocker,
+            Some(PruneBlocker::Stopped(_) | PruneBlocker::NotGone(_))
+        ),
         outcome,
         attempted_at: Some(begun.at),
-        pending: responses
-            .interrupted
-            .is_none()
-            .then(|| PendingObjects::of(&responses.inventory).status()),
+        pending: responses.interrupted.is_none().then(|| pending(&responses)),
     })
+}
+
+/// Returns the objects that an attempt left to delete, for status.
+fn pending(responses: &ApplyOutcome) -> Option<PendingDeletions> {
+    let mut pending = PendingObjects::of(&responses.inventory).status(&responses.terminating)?;
+    match &responses.prune_blocker {
+        Some(PruneBlocker::NotGone(objects)) => {
+            pending.waiting_for = format!("finalizers of objects that are being deleted: {objects}");
+        }
+        Some(PruneBlocker::Stopped(why)) => pending.waiting_for.clone_from(why),
+        _ => {}
+    }
+    Some(pending)
 }
 
 /// Returns whether the objects of the target are applied: what an attempt deletes now was pending or held before, and
 /// is no part of the attempt that the group admitted.
-fn is_later(observed: &Observed, wanted: &Wanted) -> bool {
+fn is_later(observed: &SyncSnapshot, wanted: &Wanted) -> bool {
     deletion_hold::waits(observed, wanted)
-        || has_applied(&observed.status, &wanted.target, observed.cluster_id.as_str())
+        || has_applied(&observed.status, &wanted.target, &observed.cluster_id)
 }
 
 async fn forget_digests(
@@ -283,7 +336,7 @@ async fn forget_digests(
     records: &BTreeMap<ObjectId, Record>,
 ) -> Result<(), ReconcileError> {
     let observed = sync.observed;
-    let (cluster_id, owner) = (observed.cluster_id.as_str(), observed.owner.as_str());
+    let (cluster_id, owner) = (&observed.cluster_id, &observed.owner);
     let (unconfirmed, none) = (all_unconfirmed(records), BTreeSet::new());
     let saved = context
         .ledger
@@ -310,12 +363,12 @@ async fn begin(
 ) -> Result<Begun, ReconcileError> {
     let observed = sync.observed;
     let at = context.clock.now();
-    let (cluster_id, owner) = (observed.cluster_id.as_str(), observed.owner.as_str());
+    let (cluster_id, owner) = (&observed.cluster_id, &observed.owner);
     let intent = Attempt {
         sync_id: observed.key.to_string(),
         namespace: observed.key.namespace.clone(),
         name: observed.key.name.clone(),
-        cluster: observed.cluster_name().to_owned(),
+        cluster: observed.cluster_name().into(),
         target: wanted.target.clone(),
         revision: wanted.revision.clone(),
         number: failures_before(sync, wanted) + 1,
@@ -352,7 +405,7 @@ async fn finish(
     responses: &ApplyOutcome,
 ) {
     let observed = sync.observed;
-    let (cluster_id, owner) = (observed.cluster_id.as_str(), observed.owner.as_str());
+    let (cluster_id, owner) = (&observed.cluster_id, &observed.owner);
     let end = end(outcome, responses, context.clock.now());
     let RecordChanges { upserts, deletes } = record_changes(responses);
     // These writes are one commit: the writer of the ledger takes all queued writes, in this order. The status is
@@ -378,7 +431,7 @@ async fn settle_at_once(context: SyncContext<'_>, sync: &ValidSync<'_>, wanted: 
     }
 }
 
-/// What the ledger has about the objects of a Sync.
+/// The records of the ledger about the objects of a Sync.
 struct Known {
     /// The member records; empty if they are not current.
     records: BTreeMap<ObjectId, Record>,
@@ -392,7 +445,7 @@ struct Known {
 /// between.
 async fn load(context: SyncContext<'_>, sync: &ValidSync<'_>) -> Known {
     let observed = sync.observed;
-    let (cluster_id, owner) = (observed.cluster_id.as_str(), observed.owner.as_str());
+    let (cluster_id, owner) = (&observed.cluster_id, &observed.owner);
     let loaded = context.ledger.load_records(cluster_id, owner).await;
     let recorded = loaded.unwrap_or_else(|error| {
         tracing::error!(sync = %observed.key, error = %crate::chain(&error), "records not read");

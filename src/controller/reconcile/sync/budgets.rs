@@ -1,31 +1,36 @@
 //! The deletion budgets of one Sync.
 
 use std::fmt;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use starling_api::{DeletionGrant, SyncGroup};
 use starling_core::deletion_approval::ENDING;
-use starling_core::deletion_budget::{Clock, Earlier, Limits};
+use starling_core::deletion_budget::{BudgetClock, BudgetLimits, Earlier};
 use starling_core::deletion_grant::Granted;
-use starling_member::{BudgetRequest, Budgets, Refusal};
+use starling_member::{BudgetRequest, Budgets, DeletionRefusal};
 
 use super::super::group_state::prune_stop;
 use super::dependencies;
-use super::observe::Observed;
+use super::observe::SyncSnapshot;
 use crate::controller::context::SyncContext;
+use crate::controller::deletion_budgets::slots::{self, PruneSlot};
 use crate::controller::deletion_budgets::{Approved, BudgetContext, SyncDeletions};
 use crate::controller::hub::HubError;
+use crate::controller::object_key::ObjectKey;
 
 /// The budgets that apply to the deletions of a Sync.
 pub(super) struct BudgetsOf<'a> {
     pub(super) context: SyncContext<'a>,
-    pub(super) observed: &'a Observed,
+    pub(super) observed: &'a SyncSnapshot,
     /// The target that replaces the deleted objects, or [`ENDING`](starling_core::deletion_approval::ENDING).
     pub(super) target: &'a str,
     /// Whether the deletions come after the attempt that the group admitted.
     pub(super) is_later: bool,
+    /// The slot of deletions that come later, until the attempt ends.
+    pub(super) slot: Mutex<Option<PruneSlot>>,
 }
 
 impl fmt::Debug for BudgetsOf<'_> {
@@ -36,20 +41,43 @@ impl fmt::Debug for BudgetsOf<'_> {
 
 impl BudgetsOf<'_> {
     /// Reads the group from the management cluster: a person may have suspended it, and a watch may deliver nothing.
-    async fn may_delete_later(&self) -> Result<(), Refusal> {
+    async fn may_delete_later(&self) -> Result<(), DeletionRefusal> {
         let Some(key) = self.observed.group_key() else {
             return Ok(());
         };
         let group = match self.context.hub.find::<SyncGroup>(&key).await {
             Ok(Some(group)) => group,
-            Ok(None) => return Err(Refusal::Stopped(format!("SyncGroup {} does not exist", key.name))),
-            Err(error) => return Err(Refusal::NotCounted(crate::chain(&error))),
+            Ok(None) => {
+                return Err(DeletionRefusal::Stopped(format!(
+                    "SyncGroup {} does not exist",
+                    key.name
+                )));
+            }
+            Err(error) => return Err(DeletionRefusal::NotCounted(crate::chain(&error))),
         };
         let (objects, cluster) = (self.context.objects, self.observed.cluster.as_deref());
         match prune_stop(objects, &group, cluster, self.context.clock.now()) {
-            Some(stop) => Err(Refusal::Stopped(stop.why)),
-            None => Ok(()),
+            Some(stop) => Err(DeletionRefusal::Stopped(stop.why)),
+            None => self.take_slot(&key, &group),
         }
+    }
+}
+
+impl BudgetsOf<'_> {
+    /// Takes a slot, like the start of a cluster: the end of a grace or of a hold comes on all clusters at once.
+    fn take_slot(&self, key: &ObjectKey, group: &SyncGroup) -> Result<(), DeletionRefusal> {
+        let mut slot = self.slot.lock().unwrap_or_else(PoisonError::into_inner);
+        if slot.is_some() {
+            return Ok(());
+        }
+        let observed = self.observed;
+        let is_in_flight = observed.object.spec.template.wait && observed.status.healthy_since.is_empty();
+        let free = slots::free_slots(self.context.objects, group, is_in_flight);
+        let all = self.context.budgets.prune_slots();
+        *slot = all.take(key, observed.cluster_name(), free);
+        slot.is_some()
+            .then_some(())
+            .ok_or_else(|| DeletionRefusal::Stopped(slots::why(group)))
     }
 }
 
@@ -58,7 +86,7 @@ impl Budgets for BudgetsOf<'_> {
         granted(self.observed, self.target)
     }
 
-    fn count<'a>(&'a self, request: BudgetRequest<'a>) -> BoxFuture<'a, Result<(), Refusal>> {
+    fn count<'a>(&'a self, request: BudgetRequest<'a>) -> BoxFuture<'a, Result<(), DeletionRefusal>> {
         async move {
             let BudgetRequest {
                 list,
@@ -74,7 +102,7 @@ impl Budgets for BudgetsOf<'_> {
                 && let Some(why) =
                     dependencies::dependents_left(self.context, &self.observed.key, &self.observed.object)
             {
-                return Err(Refusal::Stopped(why));
+                return Err(DeletionRefusal::Stopped(why));
             }
             let now = self.context.clock.now();
             let approvals = &self.observed.approvals;
@@ -100,27 +128,28 @@ pub(super) fn context(context: SyncContext<'_>) -> BudgetContext<'_> {
         objects: context.objects,
         handlers: context.handlers,
         clock: context.clock,
+        removal_times: context.removal_times,
         now: context.clock.now(),
     }
 }
 
 /// Returns the deletions of a Sync that were allowed for a target, and may not be complete.
-pub(super) fn granted(observed: &Observed, target: &str) -> Granted {
+pub(super) fn granted(observed: &SyncSnapshot, target: &str) -> Granted {
     Granted::of(observed.status.deletions.as_ref(), target)
 }
 
 /// Returns what a Sync deleted within its window, before it prunes for a target.
 pub(super) fn earlier<'a>(
     context: SyncContext<'_>,
-    observed: &Observed,
+    observed: &SyncSnapshot,
     granted: &'a Granted,
 ) -> Earlier<'a> {
-    let window: Duration = Limits::of_sync(observed.object.spec.deletion_budget).window;
+    let window: Duration = BudgetLimits::of_sync(observed.object.spec.deletion_budget).window;
     Earlier::of(
         observed.status.deletions.as_ref(),
         window,
         granted,
-        Clock {
+        BudgetClock {
             now: context.clock.now(),
             jumps: &context.clock.jumps(),
         },
@@ -130,7 +159,7 @@ pub(super) fn earlier<'a>(
 /// Ends the grant of deletions that are complete, after status has the inventory without their objects: between the
 /// two writes, the deletions would be no loss of the group. If it fails, the grant covers objects that are gone, and
 /// ends with the next drift check.
-pub(super) async fn complete(context: SyncContext<'_>, observed: &Observed) {
+pub(super) async fn complete(context: SyncContext<'_>, observed: &SyncSnapshot) {
     if let Err(error) = end_grant(context, observed, |_| true).await {
         tracing::warn!(sync = %observed.key, error = %crate::chain(&error), "grant of deletions not ended");
     }
@@ -142,7 +171,7 @@ pub(super) async fn complete(context: SyncContext<'_>, observed: &Observed) {
 /// [`HubError`] if this cannot be stored.
 pub(super) async fn end_grant(
     context: SyncContext<'_>,
-    observed: &Observed,
+    observed: &SyncSnapshot,
     ends: impl FnOnce(&DeletionGrant) -> bool,
 ) -> Result<(), HubError> {
     let to = self::context(context);

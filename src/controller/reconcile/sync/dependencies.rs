@@ -4,13 +4,14 @@ use kube::ResourceExt;
 use starling_api::conditions::{self, READY};
 use starling_api::{RELEASE, SyncResource};
 use starling_core::depend::{self, Dependencies};
+use starling_core::ids::ClusterId;
 use starling_core::plan::Progress;
 use starling_core::progress::{Admitted, progress};
 use starling_core::target;
 
 use super::resolve::resolve;
-use crate::controller::cache::ObjectKey;
 use crate::controller::context::SyncContext;
+use crate::controller::object_key::ObjectKey;
 
 pub(super) fn observe(context: SyncContext<'_>, key: &ObjectKey, sync: &SyncResource) -> Dependencies {
     let names = named(sync);
@@ -129,10 +130,7 @@ fn unfinished(
     }
     let cluster_key = ObjectKey::new(on.namespace().unwrap_or_default(), &on.spec.cluster_ref.name);
     let cluster = context.objects.clusters.get(&cluster_key);
-    let id = cluster
-        .as_ref()
-        .and_then(|cluster| cluster.status.as_ref())
-        .map_or("", |status| status.cluster_id.as_str());
+    let id = cluster.as_deref().map(ClusterId::of).unwrap_or_default();
     let spec = match resolve(&on.spec, cluster.as_deref()) {
         Ok(spec) => spec,
         Err(error) => return Some(format!("Sync {name:?} is invalid: spec.{error}")),
@@ -157,7 +155,7 @@ fn unfinished(
             |c| format!("{}: {}", c.reason, c.message),
         )
     };
-    match progress(&status, &Admitted::of(on, &wanted, id)) {
+    match progress(&status, &Admitted::of(on, &wanted, &id)) {
         Progress::Applied(_) if health == Health::Any => None,
         Progress::Applied(applied) => {
             let problem = applied.problem?;

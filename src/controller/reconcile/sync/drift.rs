@@ -9,7 +9,7 @@ use starling_core::drift_fight::DriftFight;
 use starling_core::fields::FieldSet;
 use starling_core::object::ObjectId;
 
-use super::observe::Observed;
+use super::observe::SyncSnapshot;
 use super::validate::ValidSync;
 use crate::controller::caches::drift_states::{DriftState, Holder, LostFields, Repaired};
 use crate::controller::context::SyncContext;
@@ -34,7 +34,7 @@ pub(super) async fn checked(
     let repair = due(&state, report, sync, context.clock.now());
     context.caches.drift.set(&observed.key, state);
     let changed = observed_records(report, records);
-    let (cluster_id, owner) = (observed.cluster_id.as_str(), observed.owner.as_str());
+    let (cluster_id, owner) = (&observed.cluster_id, &observed.owner);
     let saved = context
         .ledger
         .save_records(cluster_id, owner, &changed, &BTreeSet::new())
@@ -49,7 +49,7 @@ pub(super) async fn checked(
 /// before it reads them: an attempt that fails because of these objects is retried without a drift check in between.
 pub(super) async fn returned(
     member: &Member,
-    observed: &Observed,
+    observed: &SyncSnapshot,
     records: &BTreeMap<ObjectId, Record>,
 ) -> BTreeSet<ObjectId> {
     let is_away = |(_, record): &(&ObjectId, &Record)| {
@@ -65,13 +65,13 @@ pub(super) async fn returned(
     }
     // Objects that cannot be read stay as they are; the attempt reports the problem with the cluster.
     member
-        .find_drift(observed.owner.as_str(), &away, observed.deadline())
+        .find_drift(&observed.owner, &away, observed.deadline())
         .await
         .drifted
 }
 
 /// Applies the results of an attempt: others may undo its repairs again.
-pub(super) fn attempted(context: SyncContext<'_>, observed: &Observed, applied: &ApplyOutcome) {
+pub(super) fn attempted(context: SyncContext<'_>, observed: &SyncSnapshot, applied: &ApplyOutcome) {
     let mut state = context.caches.drift.get(&observed.key).unwrap_or_default();
     let now = context.clock.now();
     if applied.interrupted.is_none() {
@@ -96,7 +96,7 @@ pub(super) fn attempted(context: SyncContext<'_>, observed: &Observed, applied: 
         .deleted
         .iter()
         .chain(&applied.released)
-        .chain(&applied.let_go)
+        .chain(&applied.relinquished)
         .chain(&applied.undeleted)
     {
         state.repaired.remove(key);
@@ -104,7 +104,7 @@ pub(super) fn attempted(context: SyncContext<'_>, observed: &Observed, applied: 
     context.caches.drift.set(&observed.key, state);
 }
 
-fn was_fought_over(observed: &Observed) -> bool {
+fn was_fought_over(observed: &SyncSnapshot) -> bool {
     conditions::find(&observed.status.conditions, CONTESTED).is_some()
 }
 

@@ -15,7 +15,7 @@ use super::access::{self, AccessError};
 use super::deletion_hold;
 use super::outcome::{Applied, Cause, Failure, Outcome};
 use super::reason::{problems, reason};
-use super::validate::ValidSync;
+use super::validate::{SERVICE_ACCOUNT_REQUIRED, ValidSync};
 use crate::controller::context::SyncContext;
 use crate::controller::waits;
 use starling_ledger::{AttemptEnd, AttemptOutcome, ObjectCounts};
@@ -36,6 +36,10 @@ pub(super) fn enter(
         AccessError::NoConnection | AccessError::BreakerOpen => Outcome::Lost {
             message: error.to_string(),
         },
+        AccessError::AccountRequired(_) => {
+            let cause = Cause::new(SERVICE_ACCOUNT_REQUIRED, crate::chain(&error));
+            failed(context, sync, wanted, cause)
+        }
         AccessError::Account(_) => {
             let cause = Cause::new("InvalidParameters", crate::chain(&error));
             failed(context, sync, wanted, cause)
@@ -76,7 +80,8 @@ pub(super) fn evaluate(
             let message = format!("prune skipped: another Sync may own these objects: {why}");
             return failed(context, sync, wanted, Cause::new("HandOverUnknown", message));
         }
-        Some(PruneBlocker::Off | PruneBlocker::EmptyRender) | None => {}
+        // The target is applied; objects that wait for their finalizers stay pending.
+        Some(PruneBlocker::Off | PruneBlocker::EmptyRender | PruneBlocker::NotGone(_)) | None => {}
     }
     schedule_check(context, sync);
     Outcome::Applied(Applied {
@@ -117,7 +122,7 @@ fn over_budget(context: SyncContext<'_>, sync: &ValidSync<'_>, hold: DeletionHol
     Outcome::Failed(Failure {
         cause: Cause::new(
             deletion_hold::REASON,
-            deletion_hold::message(&deletion_hold::Subject::of(sync.observed), &hold),
+            deletion_hold::message(&deletion_hold::HeldSync::of(sync.observed), &hold),
         ),
         attempts: 1,
         retry_at: next_check.unwrap_or_else(|| context.clock.now()),
@@ -130,7 +135,7 @@ fn stopped(context: SyncContext<'_>, sync: &ValidSync<'_>, hold: DeletionHold, w
     schedule_check(context, sync);
     let retry_at = waits::from(context.clock.now(), sync.observed.retry_interval());
     context.caches.deadlines.set(&sync.observed.key, retry_at);
-    let message = deletion_hold::message(&deletion_hold::Subject::of(sync.observed), &hold);
+    let message = deletion_hold::message(&deletion_hold::HeldSync::of(sync.observed), &hold);
     Outcome::Failed(Failure {
         cause: Cause::new(deletion_hold::REASON, format!("{why}: {message}")),
         attempts: 1,
@@ -243,7 +248,7 @@ pub(super) fn record_changes(responses: &ApplyOutcome) -> RecordChanges {
             .map(|object| (object.key.clone(), object.record.clone()))
             .collect(),
         deletes: left
-            .chain(&responses.let_go)
+            .chain(&responses.relinquished)
             .chain(&responses.undeleted)
             .chain(&responses.handed_over)
             .cloned()
@@ -265,7 +270,7 @@ fn changes(responses: &ApplyOutcome) -> Changes {
         created: count(Change::Created),
         configured: count(Change::Configured),
         unchanged: count(Change::Unchanged) + narrow(responses.skipped + responses.left_alone.len()),
-        deleted: narrow(responses.deleted.len()),
+        deleted: narrow(responses.deleted.len() + responses.deleting),
     }
 }
 

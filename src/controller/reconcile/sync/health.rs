@@ -11,10 +11,10 @@ use jiff::Timestamp;
 use starling_api::SyncStatus;
 use starling_api::conditions;
 use starling_core::apply::Record;
-use starling_core::health::{Health, HealthRecords, HealthVerdict, Read, Status, judge, waiting_since};
+use starling_core::health::{Freshness, Health, HealthRecords, HealthVerdict, Status, judge, waiting_since};
 use starling_core::object::{GroupKind, ObjectId, RenderedSet};
 use starling_core::progress;
-use starling_core::step::{Step, Wanted};
+use starling_core::step::{SyncStep, Wanted};
 use tokio::time::Instant;
 
 use super::access::{self, ResponseRecorder};
@@ -86,15 +86,16 @@ pub(super) fn is_awaited(context: SyncContext<'_>, sync: &ValidSync<'_>, wanted:
 pub(super) async fn check(
     context: SyncContext<'_>,
     sync: &ValidSync<'_>,
-    step: &Step,
+    step: &SyncStep,
     done: Option<&Outcome>,
 ) -> Option<HealthCheck> {
     let observed = sync.observed;
-    let (Step::Apply(wanted) | Step::CheckDrift(wanted) | Step::CheckHealth(wanted)) = step else {
+    let (SyncStep::Apply(wanted) | SyncStep::CheckDrift(wanted) | SyncStep::CheckHealth(wanted)) = step
+    else {
         return None;
     };
     let is_applied = match done {
-        None => matches!(step, Step::CheckHealth(_)),
+        None => matches!(step, SyncStep::CheckHealth(_)),
         Some(done) => matches!(done, Outcome::Applied(_) | Outcome::Unchanged),
     };
     if !is_applied {
@@ -130,7 +131,7 @@ pub(super) async fn check(
     context.caches.health.set(&observed.key, watching);
     log(sync, &found);
     // The admission is settled before status reports it. After a crash in between, the next check settles it.
-    let cluster_id = observed.cluster_id.as_str();
+    let cluster_id = &observed.cluster_id;
     let settled = progress::is_settled(&observed.status, true, &wanted.target, cluster_id);
     if matches!(found, HealthCheck::Verdict(HealthVerdict::Healthy)) && !settled {
         admission::settle(context, sync, wanted).await;
@@ -158,7 +159,7 @@ pub(super) fn is_known(context: SyncContext<'_>, sync: &ValidSync<'_>, wanted: &
 
 fn known(context: SyncContext<'_>, sync: &ValidSync<'_>, wanted: &Wanted) -> Option<SyncHealth> {
     let observed = sync.observed;
-    let cluster_id = observed.cluster_id.as_str();
+    let cluster_id = &observed.cluster_id;
     context
         .caches
         .health
@@ -171,8 +172,8 @@ fn fresh<'a>(
     objects: impl IntoIterator<Item = &'a ObjectId>,
 ) -> SyncHealth {
     SyncHealth {
-        target: wanted.target.clone(),
-        cluster_id: sync.observed.cluster_id.as_str().to_owned(),
+        target: wanted.target.to_string(),
+        cluster_id: sync.observed.cluster_id.clone(),
         records: HealthRecords::new(objects),
         ..SyncHealth::default()
     }
@@ -210,7 +211,7 @@ impl Reader<'_> {
         if to_read.is_empty() {
             return Ok(BTreeMap::new());
         }
-        let (owner, now) = (self.sync.observed.owner.as_str(), self.context.clock.now());
+        let (owner, now) = (&self.sync.observed.owner, self.context.clock.now());
         let deadline = Instant::now() + waits::HEALTH_TIMEOUT;
         let report = self.member.read_health(owner, to_read, now, deadline).await;
         if let Some(error) = report.interrupted.filter(|error| !is_too_slow(error)) {
@@ -237,8 +238,8 @@ impl Reader<'_> {
 fn current_health(records: &mut HealthRecords, key: &ObjectId, read: ObjectHealth) -> Health {
     let healthy = read.health.status == Status::Current;
     match records.found(key, &read.resource_version, healthy) {
-        Read::Fresh => read.health,
-        Read::Stale => Health::new(
+        Freshness::Fresh => read.health,
+        Freshness::Stale => Health::new(
             Status::Unknown,
             "the API server returned a state from before the last apply",
         ),
@@ -268,7 +269,7 @@ fn verdict(
 ) -> HealthVerdict {
     let (now, clock_jumps) = (context.clock.now(), context.clock.jumps());
     let status = &sync.observed.status;
-    let applied = if progress::has_applied(status, &wanted.target, sync.observed.cluster_id.as_str()) {
+    let applied = if progress::has_applied(status, &wanted.target, &sync.observed.cluster_id) {
         status.last_applied_time.parse().ok()
     } else {
         Some(now)

@@ -12,10 +12,10 @@ use starling_core::object::ObjectId;
 use starling_core::progress::{self, HEALTH_CHECK_FAILED, PROGRESSING};
 use starling_core::step;
 
-use super::super::names::ClusterId;
 use super::super::{ready, repeated, retrying};
 use super::health::HealthCheck;
 use super::reason::PROBLEMS;
+use starling_core::ids::ClusterId;
 
 /// The subject of a health condition.
 pub(super) struct HealthSubject<'a> {
@@ -79,7 +79,7 @@ fn unchecked(after: &SyncStatus, subject: &HealthSubject<'_>) -> Option<Conditio
     }
     let applied = subject
         .target
-        .is_some_and(|target| progress::has_applied(after, target, subject.cluster_id.as_str()));
+        .is_some_and(|target| progress::has_applied(after, target, subject.cluster_id));
     let before = conditions::find(&after.conditions, HEALTHY).filter(|_| applied);
     Some(match before {
         Some(before) => repeated(HEALTHY, before),

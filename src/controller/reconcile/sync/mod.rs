@@ -19,6 +19,7 @@ mod health;
 mod health_status;
 mod observe;
 mod outcome;
+mod owners;
 mod ownership;
 mod prune_grace;
 mod reason;
@@ -34,14 +35,14 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use starling_core::restore::RestoreFinding;
-use starling_core::step::{Step, StepInput, next_step};
+use starling_core::step::{StepInput, SyncStep, next_step};
 
 use super::ReconcileError;
-use crate::controller::cache::ObjectKey;
 use crate::controller::context::{Next, SyncContext};
+use crate::controller::object_key::ObjectKey;
 use crate::controller::waits;
 pub(super) use dependencies::depends_on;
-use observe::Observed;
+use observe::SyncSnapshot;
 use outcome::{Done, Outcome};
 use status::Pass;
 use validate::{ValidSync, validate};
@@ -67,7 +68,7 @@ pub async fn reconcile(context: SyncContext<'_>, key: &ObjectKey) -> Result<Next
         return Ok(Next::OnEvent);
     }
     finalize::ensure(context, &observed).await?;
-    match validate(&observed) {
+    match validate(&observed, &context.rights.accounts) {
         Ok(sync) => advance(context, &sync).await,
         Err(blocked) => {
             report::blocked(context, &observed, &blocked).await?;
@@ -80,7 +81,7 @@ pub async fn reconcile(context: SyncContext<'_>, key: &ObjectKey) -> Result<Next
 /// Syncs, so that a finding does not write to every Sync of the fleet.
 async fn held(
     context: SyncContext<'_>,
-    observed: &Observed,
+    observed: &SyncSnapshot,
     finding: &RestoreFinding,
 ) -> Result<Next, ReconcileError> {
     if observed.group_key().is_none() {
@@ -93,21 +94,21 @@ async fn held(
 async fn advance(context: SyncContext<'_>, sync: &ValidSync<'_>) -> Result<Next, ReconcileError> {
     let step = decide(context, sync);
     let done: Option<Done> = match &step {
-        Step::Apply(wanted) => Some(attempt::apply(context, sync, wanted).await?),
-        Step::CheckDrift(wanted) => Some(attempt::check(context, sync, wanted).await?),
+        SyncStep::Apply(wanted) => Some(attempt::apply(context, sync, wanted).await?),
+        SyncStep::CheckDrift(wanted) => Some(attempt::check(context, sync, wanted).await?),
         // If the objects are unknown, a drift check finds them.
-        Step::CheckHealth(wanted) if !health::is_known(context, sync, wanted) => {
+        SyncStep::CheckHealth(wanted) if !health::is_known(context, sync, wanted) => {
             Some(attempt::check(context, sync, wanted).await?)
         }
-        Step::CheckHealth(_)
-        | Step::DependencyCycle { .. }
-        | Step::DependencyNotReady { .. }
-        | Step::AwaitingAdmission
-        | Step::AwaitingSource
-        | Step::ClusterMissing
-        | Step::ClusterNotReady { .. }
-        | Step::Backoff { .. }
-        | Step::Idle { .. } => None,
+        SyncStep::CheckHealth(_)
+        | SyncStep::DependencyCycle { .. }
+        | SyncStep::DependencyNotReady { .. }
+        | SyncStep::AwaitingAdmission
+        | SyncStep::AwaitingSource
+        | SyncStep::ClusterMissing
+        | SyncStep::ClusterNotReady { .. }
+        | SyncStep::Backoff { .. }
+        | SyncStep::Idle { .. } => None,
     };
     let attempted_at = done.as_ref().and_then(|done| done.attempted_at);
     let outcome = done.as_ref().map(|done| &done.outcome);
@@ -126,7 +127,7 @@ async fn advance(context: SyncContext<'_>, sync: &ValidSync<'_>) -> Result<Next,
     Ok(next(context, sync, &step, done.as_ref()))
 }
 
-fn decide(context: SyncContext<'_>, sync: &ValidSync<'_>) -> Step {
+fn decide(context: SyncContext<'_>, sync: &ValidSync<'_>) -> SyncStep {
     let observed = sync.observed;
     next_step(&StepInput {
         now: context.clock.now(),
@@ -145,12 +146,12 @@ fn decide(context: SyncContext<'_>, sync: &ValidSync<'_>) -> Step {
 
 /// Returns when the objects are checked for drift, or the grace of an object ends, whichever is first; `None`: unknown,
 /// so now.
-fn next_check(context: SyncContext<'_>, observed: &Observed) -> Option<Timestamp> {
+fn next_check(context: SyncContext<'_>, observed: &SyncSnapshot) -> Option<Timestamp> {
     let check = context.caches.deadlines.get(&observed.key)?;
     Some(prune_grace::due(context, observed).map_or(check, |due| due.min(check)))
 }
 
-fn next(context: SyncContext<'_>, sync: &ValidSync<'_>, step: &Step, done: Option<&Done>) -> Next {
+fn next(context: SyncContext<'_>, sync: &ValidSync<'_>, step: &SyncStep, done: Option<&Done>) -> Next {
     let observed = sync.observed;
     let outcome = done.map(|done| &done.outcome);
     match (step, outcome) {
@@ -161,7 +162,7 @@ fn next(context: SyncContext<'_>, sync: &ValidSync<'_>, step: &Step, done: Optio
             Next::Retry(observed.retry_interval())
         }
         (_, Some(Outcome::Failed(failure))) => Next::at(failure.retry_at, context.clock.now()),
-        (_, Some(Outcome::Applied(_) | Outcome::Unchanged)) | (Step::CheckHealth(_), None) => {
+        (_, Some(Outcome::Applied(_) | Outcome::Unchanged)) | (SyncStep::CheckHealth(_), None) => {
             let pending = done.and_then(|done| done.pending.as_ref());
             let times = [
                 context.caches.deadlines.get(&observed.key),
@@ -174,19 +175,21 @@ fn next(context: SyncContext<'_>, sync: &ValidSync<'_>, step: &Step, done: Optio
             let soonest = times.into_iter().flatten().min();
             soonest.map_or(Next::OnEvent, |at| Next::at(at, context.clock.now()))
         }
-        (Step::Backoff { until } | Step::Idle { until, .. }, None) => Next::at(*until, context.clock.now()),
+        (SyncStep::Backoff { until } | SyncStep::Idle { until, .. }, None) => {
+            Next::at(*until, context.clock.now())
+        }
         // The dependency enqueues the Sync when it is done. The requeue keeps the message up to date.
-        (Step::DependencyNotReady { .. }, None) => {
+        (SyncStep::DependencyNotReady { .. }, None) => {
             Next::After(observed.retry_interval().max(waits::SYNC_MIN))
         }
         (
-            Step::DependencyCycle { .. }
-            | Step::AwaitingAdmission
-            | Step::AwaitingSource
-            | Step::ClusterMissing
-            | Step::ClusterNotReady { .. }
-            | Step::Apply(_)
-            | Step::CheckDrift(_),
+            SyncStep::DependencyCycle { .. }
+            | SyncStep::AwaitingAdmission
+            | SyncStep::AwaitingSource
+            | SyncStep::ClusterMissing
+            | SyncStep::ClusterNotReady { .. }
+            | SyncStep::Apply(_)
+            | SyncStep::CheckDrift(_),
             None,
         ) => Next::OnEvent,
     }

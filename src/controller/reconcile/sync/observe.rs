@@ -15,16 +15,16 @@ use tokio::time::Instant;
 
 use super::super::cluster::reach;
 use super::super::group_state::{Stop, prune_stop};
-use super::super::names::{ClusterId, OwnerLabel, Uid};
 use super::{approvals, dependencies};
-use crate::controller::cache::ObjectKey;
 use crate::controller::caches::connections::Connection;
 use crate::controller::context::SyncContext;
+use crate::controller::object_key::ObjectKey;
 use crate::controller::waits;
+use starling_core::ids::{ClusterId, OwnerLabel, TargetDigest, Uid};
 
 /// A Sync and the objects that it depends on.
 #[derive(Clone)]
-pub(super) struct Observed {
+pub(super) struct SyncSnapshot {
     pub(super) key: ObjectKey,
     /// The Sync as stored: parameters are not resolved, and fields may be invalid.
     pub(super) object: Arc<SyncResource>,
@@ -43,7 +43,7 @@ pub(super) struct Observed {
     pub(super) stop: Option<Stop>,
 }
 
-pub(super) fn observe(context: SyncContext<'_>, key: &ObjectKey) -> Option<Observed> {
+pub(super) fn observe(context: SyncContext<'_>, key: &ObjectKey) -> Option<SyncSnapshot> {
     let object = context.objects.syncs.get(key)?;
     let cluster_key = ObjectKey::new(&key.namespace, &object.spec.cluster_ref.name);
     let source_key = ObjectKey::new(&key.namespace, &object.spec.template.source_ref.name);
@@ -67,10 +67,10 @@ pub(super) fn observe(context: SyncContext<'_>, key: &ObjectKey) -> Option<Obser
             Some(Stop { why, until: None })
         })
     });
-    Some(Observed {
+    Some(SyncSnapshot {
         stop,
         approvals: approvals::observe(context, key, &object, group.as_deref()),
-        owner: OwnerLabel::new(context.installation, &key.namespace, owner),
+        owner: target::owner(context.installation, &key.namespace, owner),
         status: object.status.clone().unwrap_or_default(),
         dependencies: dependencies::observe(context, key, &object),
         source: context.objects.sources.get(&source_key),
@@ -78,7 +78,7 @@ pub(super) fn observe(context: SyncContext<'_>, key: &ObjectKey) -> Option<Obser
         connection: (context.number_checks.is_tried(&cluster_key))
             .then(|| context.connections.get(&cluster_key))
             .flatten(),
-        cluster_id: cluster.as_deref().map(id_of).unwrap_or_default(),
+        cluster_id: cluster.as_deref().map(ClusterId::of).unwrap_or_default(),
         key: key.clone(),
         cluster,
         group,
@@ -86,12 +86,7 @@ pub(super) fn observe(context: SyncContext<'_>, key: &ObjectKey) -> Option<Obser
     })
 }
 
-fn id_of(cluster: &Cluster) -> ClusterId {
-    let status = cluster.status.as_ref();
-    ClusterId::new(status.map_or("", |status| status.cluster_id.as_str()))
-}
-
-impl Observed {
+impl SyncSnapshot {
     /// Returns the observation with the Sync as the management cluster has it now.
     pub(super) fn with_object(mut self, object: SyncResource) -> Self {
         self.status = object.status.clone().unwrap_or_default();
@@ -128,7 +123,7 @@ impl Observed {
     }
 
     /// Returns the digest of the target for a spec of this Sync; `None` while there is no revision.
-    pub(super) fn target_of(&self, spec: &SyncSpec) -> Option<String> {
+    pub(super) fn target_of(&self, spec: &SyncSpec) -> Option<TargetDigest> {
         let revision = match (&spec.group_ref, spec.revision.as_str()) {
             (None, "") => self.source_revision()?,
             (Some(_), "") => return None,
@@ -147,7 +142,7 @@ impl Observed {
         };
         Some(SyncCluster {
             reach,
-            id: self.cluster_id.as_str(),
+            id: &self.cluster_id,
         })
     }
 

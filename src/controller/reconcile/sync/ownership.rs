@@ -9,13 +9,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use kube::ResourceExt;
 use starling_api::RELEASE;
 use starling_core::apply::{Claimant, Record, kept_by};
+use starling_core::ids::OwnerLabel;
 use starling_core::object::{ObjectId, RenderedSet};
 use starling_core::progress;
 
-use super::observe::{Observed, observe};
+use super::observe::SyncSnapshot;
+use super::owners::{has_given_up, others};
 use super::resolve::resolve;
 use super::siblings::SiblingsOf;
-use crate::controller::cache::ObjectKey;
 use crate::controller::context::SyncContext;
 
 /// The ownership of objects before an attempt writes.
@@ -23,6 +24,8 @@ use crate::controller::context::SyncContext;
 pub(super) struct Ownership {
     /// Objects that stay with other owners, with these owners.
     pub(super) kept: BTreeMap<ObjectId, String>,
+    /// Objects that other owners have or had, and do not keep, with these owners.
+    pub(super) former: BTreeMap<ObjectId, BTreeSet<OwnerLabel>>,
     /// Objects that another owner hands over: they are applied, whatever the records contain.
     pub(super) handed_over: BTreeSet<ObjectId>,
 }
@@ -31,7 +34,7 @@ pub(super) struct Ownership {
 /// another owner's label in their records no longer exists.
 pub(super) async fn ownership(
     context: SyncContext<'_>,
-    observed: &Observed,
+    observed: &SyncSnapshot,
     revision: &str,
     desired: &RenderedSet,
     records: &BTreeMap<ObjectId, Record>,
@@ -39,7 +42,7 @@ pub(super) async fn ownership(
 ) -> Ownership {
     let label = |key: &ObjectId| {
         let record = records.get(key).filter(|_| !drifted.contains(key))?;
-        Some(record.management.owner.as_str()).filter(|label| !label.is_empty())
+        Some(&record.management.owner).filter(|label| !label.is_empty())
     };
     let questions: BTreeSet<ObjectId> = desired
         .objects
@@ -50,7 +53,7 @@ pub(super) async fn ownership(
         .collect();
     let recorded = context
         .ledger
-        .other_owners(observed.cluster_id.as_str(), observed.owner.as_str(), &questions)
+        .other_owners(&observed.cluster_id, &observed.owner, &questions)
         .await
         .unwrap_or_else(|error| {
             tracing::error!(sync = %observed.key, error = %crate::chain(&error), "other owners not read");
@@ -64,13 +67,13 @@ pub(super) async fn ownership(
     if disputed.is_empty() {
         return ownership;
     }
-    let holders: BTreeSet<&str> = disputed
+    let holders: BTreeSet<&OwnerLabel> = disputed
         .iter()
-        .flat_map(|key| recorded.get(key).into_iter().flatten().map(String::as_str))
+        .flat_map(|key| recorded.get(key).into_iter().flatten())
         .collect();
     let mut claimants = BTreeMap::new();
     for other in others(context, observed) {
-        let wants = if holders.contains(other.owner.as_str()) && rolls_apart(observed, &other, revision) {
+        let wants = if holders.contains(&other.owner) && rolls_apart(observed, &other, revision) {
             SiblingsOf { context, observed }
                 .of_release(&other, revision)
                 .await
@@ -83,11 +86,17 @@ pub(super) async fn ownership(
             settled: observed.leaves() || is_settled(&other) && is_admitted_alike(observed, &other),
             wants,
         };
-        claimants.insert(other.owner.into_string(), claimant);
+        claimants.insert(other.owner, claimant);
     }
+    let gave_up = |label: &OwnerLabel| has_given_up(context, observed, label.as_str());
     for key in disputed {
         let owners = recorded.get(&key).map(Vec::as_slice).unwrap_or_default();
-        match kept_by(&key, owners, label(&key), &claimants) {
+        let kept_by = kept_by(&key, owners, label(&key), &claimants, gave_up);
+        if kept_by.is_none() {
+            let former = owners.iter().chain(label(&key)).cloned().collect();
+            ownership.former.insert(key.clone(), former);
+        }
+        match kept_by {
             Some(by) => drop(ownership.kept.insert(key, by)),
             None if label(&key).is_some() => drop(ownership.handed_over.insert(key)),
             None => {}
@@ -96,35 +105,10 @@ pub(super) async fn ownership(
     ownership
 }
 
-/// Returns the other Syncs on the same member. The member is known by its identity, because a Cluster in another
-/// namespace may connect to it.
-fn others(context: SyncContext<'_>, observed: &Observed) -> Vec<Observed> {
-    let id = &observed.cluster_id;
-    let mut clusters: BTreeSet<ObjectKey> = context
-        .objects
-        .clusters
-        .indexed(&ObjectKey::new("", id.as_str()))
-        .iter()
-        .map(|cluster| ObjectKey::of(&**cluster))
-        .collect();
-    clusters.insert(observed.cluster_key());
-    clusters
-        .iter()
-        .flat_map(|cluster| context.objects.syncs.indexed(cluster))
-        .map(|sync| ObjectKey::of(&*sync))
-        .filter(|key| *key != observed.key)
-        .filter_map(|key| observe(context, &key))
-        .filter(|other| other.cluster_id == *id && other.object.metadata.deletion_timestamp.is_none())
-        // The objects of a Sync that is about to be deleted belong to the Sync that renders them, so that a renamed
-        // entry, or a cluster that moves to another group, finds its own objects.
-        .filter(|other| !other.leaves())
-        .collect()
-}
-
 /// Returns whether another Sync follows the same Source in a rollout of its own, and is at another revision. If the
 /// commit moved an object to this Sync, the other one holds it only until its rollout gets to the commit.
-fn rolls_apart(observed: &Observed, other: &Observed, revision: &str) -> bool {
-    let source = |sync: &Observed| sync.object.spec.template.source_ref.clone();
+fn rolls_apart(observed: &SyncSnapshot, other: &SyncSnapshot, revision: &str) -> bool {
+    let source = |sync: &SyncSnapshot| sync.object.spec.template.source_ref.clone();
     other.group.is_some()
         && observed.key.namespace == other.key.namespace
         && observed.group_key() != other.group_key()
@@ -134,8 +118,8 @@ fn rolls_apart(observed: &Observed, other: &Observed, revision: &str) -> bool {
 
 /// Returns whether another Sync of the same group is at the same release. Until then the objects that it will render
 /// are unknown: one commit may move an object to this Sync, and the two Syncs are not admitted at the same time.
-fn is_admitted_alike(observed: &Observed, other: &Observed) -> bool {
-    let release = |sync: &Observed| sync.object.annotations().get(RELEASE).cloned();
+fn is_admitted_alike(observed: &SyncSnapshot, other: &SyncSnapshot) -> bool {
+    let release = |sync: &SyncSnapshot| sync.object.annotations().get(RELEASE).cloned();
     let group = observed.group_key();
     let same_group = group.is_some() && group == other.group_key();
     !same_group || release(observed) == release(other)
@@ -143,8 +127,8 @@ fn is_admitted_alike(observed: &Observed, other: &Observed) -> bool {
 
 /// Returns whether the current target of a Sync is applied. That may be true of a suspended Sync. A Sync with
 /// unresolved parameters has no target.
-fn is_settled(other: &Observed) -> bool {
+fn is_settled(other: &SyncSnapshot) -> bool {
     let spec = resolve(&other.object.spec, other.cluster.as_deref());
     let wanted = spec.ok().and_then(|spec| other.target_of(&spec));
-    wanted.is_some_and(|wanted| progress::has_applied(&other.status, &wanted, other.cluster_id.as_str()))
+    wanted.is_some_and(|wanted| progress::has_applied(&other.status, &wanted, &other.cluster_id))
 }

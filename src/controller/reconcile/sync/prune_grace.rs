@@ -7,11 +7,11 @@ use starling_core::apply::{Grace, grace};
 use starling_core::clock_jumps::ClockJumps;
 
 use super::drift_status::listed;
-use super::observe::Observed;
+use super::observe::SyncSnapshot;
 use crate::controller::context::SyncContext;
 
 /// Returns the grace of an attempt that begins now.
-pub(super) fn of<'a>(context: SyncContext<'_>, observed: &Observed, jumps: &'a ClockJumps) -> Grace<'a> {
+pub(super) fn of<'a>(context: SyncContext<'_>, observed: &SyncSnapshot, jumps: &'a ClockJumps) -> Grace<'a> {
     Grace {
         length: observed.object.spec.template.prune_grace.as_std(),
         now: context.clock.now(),
@@ -21,14 +21,14 @@ pub(super) fn of<'a>(context: SyncContext<'_>, observed: &Observed, jumps: &'a C
 }
 
 /// Returns when the first grace ends; `None`: nothing is pending.
-pub(super) fn due(context: SyncContext<'_>, observed: &Observed) -> Option<Timestamp> {
+pub(super) fn due(context: SyncContext<'_>, observed: &SyncSnapshot) -> Option<Timestamp> {
     due_of(context, observed, pending(observed))
 }
 
 /// Returns when the first grace of these objects ends, or later, if the group deletes nothing until then.
 pub(super) fn due_of(
     context: SyncContext<'_>,
-    observed: &Observed,
+    observed: &SyncSnapshot,
     pending: Option<&PendingDeletions>,
 ) -> Option<Timestamp> {
     let length = observed.object.spec.template.prune_grace.as_std();
@@ -40,29 +40,36 @@ pub(super) fn due_of(
 }
 
 /// Returns whether an attempt has something to delete or to give up now.
-pub(super) fn is_due(context: SyncContext<'_>, observed: &Observed) -> bool {
+pub(super) fn is_due(context: SyncContext<'_>, observed: &SyncSnapshot) -> bool {
     is_undeleted(observed) || due(context, observed).is_some_and(|due| due <= context.clock.now())
 }
 
 /// Returns whether a user took back objects that are pending.
-pub(super) fn is_undeleted(observed: &Observed) -> bool {
+pub(super) fn is_undeleted(observed: &SyncSnapshot) -> bool {
     let undeleted = undeleted(&observed.object, observed.group.as_deref());
     grace::is_undeleted(pending(observed), undeleted.latest)
 }
 
-fn pending(observed: &Observed) -> Option<&PendingDeletions> {
+fn pending(observed: &SyncSnapshot) -> Option<&PendingDeletions> {
     observed.status.pending_deletions.as_ref()
 }
 
 /// Returns the part of the message of Ready about objects that are pending.
-pub(super) fn remark(pending: &PendingDeletions, observed: &Observed) -> String {
+pub(super) fn remark(pending: &PendingDeletions, observed: &SyncSnapshot) -> String {
     let length = observed.object.spec.template.prune_grace;
     let count = usize::try_from(pending.count).unwrap_or(usize::MAX);
     let names = listed(&pending.objects, pending.objects.len(), count);
-    let mut remark = format!(
-        "{} objects are no longer in git and are deleted {length} after {}: {names}",
-        pending.count, pending.first_time
-    );
+    let mut remark = match pending.waiting_for.as_str() {
+        "" => format!(
+            "{} objects are no longer in git and are deleted {length} after {}: {names}",
+            pending.count, pending.first_time
+        ),
+        what if pending.count == 0 => format!("objects that are no longer in git wait for: {what}"),
+        what => format!(
+            "{} objects are no longer in git: {names}; they wait for: {what}",
+            pending.count
+        ),
+    };
     if let Some(stop) = &observed.stop {
         remark = format!("{remark}; they stay as long as {}", stop.why);
     }
@@ -114,6 +121,7 @@ mod tests {
             first_time: "2026-07-01T10:00:00Z".into(),
             last_time: "2026-07-01T10:30:00Z".into(),
             objects: vec!["ConfigMap shop/a".into()],
+            waiting_for: String::new(),
         };
         observed.status.pending_deletions = Some(pending.clone());
         assert!(!is_undeleted(&observed));

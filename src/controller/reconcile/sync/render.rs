@@ -6,12 +6,12 @@ use starling_api::{Source, SyncTemplate};
 use starling_core::ignore::IgnoreRules;
 use starling_core::revision::{Revision, RevisionError};
 
-use super::super::names::OwnerLabel;
 use crate::controller::artifacts::{Artifact, reference};
 use crate::controller::caches::origins::OriginError;
 use crate::controller::context::SyncContext;
 use crate::controller::decryption::{Keys, KeysError};
 use crate::controller::manifests::{RenderFailure, RenderJob, Rendered};
+use starling_core::ids::OwnerLabel;
 use starling_render::RenderError;
 
 /// The reason of Ready if encrypted manifests cannot be decrypted.
@@ -133,7 +133,7 @@ pub(super) async fn render(
         path: &template.path,
         target_namespace: &template.target_namespace,
         values: &template.substitute,
-        owner: render.owner.as_str(),
+        owner: render.owner,
         keys: keys.as_ref(),
         left_to_others: render.ignore,
     };

@@ -7,7 +7,7 @@ use starling_core::restore::RestoreFinding;
 use super::super::ReconcileError;
 use super::deletion_hold;
 use super::health_status::HealthSubject;
-use super::observe::Observed;
+use super::observe::SyncSnapshot;
 use super::outcome::{Applied, Cause, Failure, Outcome};
 use super::prune_grace;
 use super::resolve::resolve;
@@ -45,7 +45,7 @@ pub(super) async fn report(
 /// As [`report`].
 pub(super) async fn blocked(
     context: SyncContext<'_>,
-    observed: &Observed,
+    observed: &SyncSnapshot,
     blocked: &SyncBlocked,
 ) -> Result<(), ReconcileError> {
     let spec = resolve(&observed.object.spec, observed.cluster.as_deref());
@@ -65,7 +65,7 @@ pub(super) async fn blocked(
 /// As [`report`].
 pub(super) async fn held(
     context: SyncContext<'_>,
-    observed: &Observed,
+    observed: &SyncSnapshot,
     finding: &RestoreFinding,
 ) -> Result<(), ReconcileError> {
     let after = status::held(observed, finding, context.clock.now());
@@ -77,7 +77,7 @@ pub(super) async fn held(
 
 fn subject<'a>(
     context: SyncContext<'_>,
-    observed: &'a Observed,
+    observed: &'a SyncSnapshot,
     target: Option<&'a str>,
 ) -> HealthSubject<'a> {
     HealthSubject {
@@ -91,11 +91,11 @@ fn subject<'a>(
 
 async fn write(
     context: SyncContext<'_>,
-    observed: &Observed,
+    observed: &SyncSnapshot,
     after: &SyncStatus,
 ) -> Result<(), ReconcileError> {
     let written = context.hub.write_status(&*observed.object, after).await?;
-    // What status reports, the process does not remember beside it: a status that is set back later would fit the
+    // The process does not remember what status reports: a status that is set back later would fit the
     // attempt that came after it.
     let own = context.caches.attempts.get(&observed.key);
     if own.is_some_and(|own| after.last_attempt_time == own.at.to_string()) {
@@ -110,14 +110,14 @@ async fn write(
 /// Records events for held deletions and for deletions.
 async fn record_events(
     context: SyncContext<'_>,
-    observed: &Observed,
+    observed: &SyncSnapshot,
     after: &SyncStatus,
     outcome: Option<&Outcome>,
 ) {
     let object = &*observed.object;
     let digest = |status: &SyncStatus| status.held_deletions.as_ref().map(|hold| hold.digest.clone());
     if let (true, Some(hold)) = (digest(after) != digest(&observed.status), &after.held_deletions) {
-        let note = deletion_hold::condition(&deletion_hold::Subject::of(observed), hold).message;
+        let note = deletion_hold::condition(&deletion_hold::HeldSync::of(observed), hold).message;
         context.events.warning(object, deletion_hold::REASON, note).await;
     }
     let last = |status: &SyncStatus| {
@@ -143,7 +143,7 @@ async fn record_events(
 }
 
 /// Reports objects that a user took back from deletion.
-pub(super) async fn undeleted(context: SyncContext<'_>, observed: &Observed, objects: &[ObjectId]) {
+pub(super) async fn undeleted(context: SyncContext<'_>, observed: &SyncSnapshot, objects: &[ObjectId]) {
     if objects.is_empty() {
         return;
     }
@@ -159,7 +159,7 @@ pub(super) async fn undeleted(context: SyncContext<'_>, observed: &Observed, obj
 }
 
 /// Reports objects that Starling no longer manages and that stay on the member. After that no inventory contains them.
-pub(super) async fn let_go(context: SyncContext<'_>, observed: &Observed, objects: &[ObjectId]) {
+pub(super) async fn relinquished(context: SyncContext<'_>, observed: &SyncSnapshot, objects: &[ObjectId]) {
     if objects.is_empty() {
         return;
     }
@@ -171,11 +171,11 @@ pub(super) async fn let_go(context: SyncContext<'_>, observed: &Observed, object
         format!("not deleted on cluster {cluster}, because they existed before the first apply: {names}");
     context
         .events
-        .warning(&*observed.object, "ObjectsLetGo", note)
+        .warning(&*observed.object, "ObjectsRelinquished", note)
         .await;
 }
 
-fn log(observed: &Observed, outcome: Option<&Outcome>) {
+fn log(observed: &SyncSnapshot, outcome: Option<&Outcome>) {
     let (sync, cluster) = (&observed.key, observed.cluster_name());
     match outcome {
         Some(Outcome::Applied(Applied { changes, .. })) => tracing::info!(

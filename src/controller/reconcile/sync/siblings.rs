@@ -24,20 +24,21 @@ use starling_core::expand::{self, ClusterFacts, ParameterError};
 use starling_core::ignore::IgnoreRules;
 use starling_core::object::ObjectId;
 use starling_core::release::rolled_revision;
-use starling_core::target::Owner;
+use starling_core::target::{self, Owner};
 
-use super::super::names::OwnerLabel;
-use super::observe::{Observed, is_unselected};
+use super::observe::{SyncSnapshot, is_unselected};
+use super::owners;
 use super::render::{Render, SyncRenderError, render};
 use super::resolve::resolve;
-use crate::controller::cache::ObjectKey;
 use crate::controller::context::SyncContext;
+use crate::controller::object_key::ObjectKey;
+use starling_core::ids::OwnerLabel;
 use starling_member::Siblings;
 
 /// The siblings of one Sync.
 pub(super) struct SiblingsOf<'a> {
     pub(super) context: SyncContext<'a>,
-    pub(super) observed: &'a Observed,
+    pub(super) observed: &'a SyncSnapshot,
 }
 
 impl fmt::Debug for SiblingsOf<'_> {
@@ -58,7 +59,7 @@ struct Sibling {
 
 /// The name of a sibling in messages.
 #[derive(Clone, Debug)]
-enum SiblingName {
+pub(super) enum SiblingName {
     /// An entry of the same group.
     Entry(String),
     /// A Sync of the same namespace.
@@ -76,7 +77,7 @@ impl fmt::Display for SiblingName {
 
 /// The error of a render of a sibling.
 #[derive(Debug, thiserror::Error)]
-enum SiblingError {
+pub(super) enum SiblingError {
     /// A parameter of the entry cannot be resolved for this cluster.
     #[error("entry {entry}")]
     Parameter {
@@ -103,6 +104,10 @@ impl Siblings for SiblingsOf<'_> {
         }
         .boxed()
     }
+
+    fn has_given_up(&self, owner: &str) -> bool {
+        owners::has_given_up(self.context, self.observed, owner)
+    }
 }
 
 impl SiblingsOf<'_> {
@@ -110,8 +115,8 @@ impl SiblingsOf<'_> {
     /// wait for the mistakes of another Sync, and objects that a sibling has applied carry its label and are safe.
     ///
     /// # Errors
-    /// Why the objects of a sibling are unknown for now.
-    pub(super) async fn current_objects(&self) -> Result<BTreeSet<ObjectId>, String> {
+    /// [`SiblingError`]: the objects of a sibling are unknown for now.
+    pub(super) async fn current_objects(&self) -> Result<BTreeSet<ObjectId>, SiblingError> {
         let mut keys = BTreeSet::new();
         let siblings = self.current().into_iter().chain(self.of_other_groups());
         for sibling in siblings {
@@ -123,7 +128,7 @@ impl SiblingsOf<'_> {
                 }
                 Err(source) => {
                     let sibling = sibling.name;
-                    return Err(crate::chain(&SiblingError::Build { sibling, source }));
+                    return Err(SiblingError::Build { sibling, source });
                 }
             }
         }
@@ -131,7 +136,11 @@ impl SiblingsOf<'_> {
     }
 
     /// Returns the objects that a Sync of another group will render at a revision; `None`: that is not known.
-    pub(super) async fn of_release(&self, other: &Observed, revision: &str) -> Option<BTreeSet<ObjectId>> {
+    pub(super) async fn of_release(
+        &self,
+        other: &SyncSnapshot,
+        revision: &str,
+    ) -> Option<BTreeSet<ObjectId>> {
         let (of, group) = (other.object.spec.group_ref.as_ref()?, other.group.as_ref()?);
         let entry = group.spec.syncs.iter().find(|entry| entry.name == of.entry)?;
         let sibling = self.entry(&of.name, entry, revision, other.cluster.as_ref()?);
@@ -323,7 +332,7 @@ impl SiblingsOf<'_> {
     }
 
     fn owner(&self, owner: Owner<'_>) -> OwnerLabel {
-        OwnerLabel::new(self.context.installation, &self.observed.key.namespace, owner)
+        target::owner(self.context.installation, &self.observed.key.namespace, owner)
     }
 
     /// Reports whether a Sync belongs to another group or, without a group, to another Source: it cannot have taken

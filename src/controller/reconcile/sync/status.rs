@@ -5,12 +5,12 @@ use starling_api::conditions::{self, ConditionStatus, ConditionUpdate, RENDERED_
 use starling_api::{PendingDeletions, SyncStatus};
 use starling_core::progress;
 use starling_core::restore::RestoreFinding;
-use starling_core::step::{self, Step, Wanted};
+use starling_core::step::{self, SyncStep, Wanted};
 
 use super::super::{held_after_restore, ready, repeated, retrying, stalled};
 use super::health::HealthCheck;
 use super::health_status::{self, HealthSubject};
-use super::observe::Observed;
+use super::observe::SyncSnapshot;
 use super::outcome::{Applied, Failure, Outcome};
 use super::validate::{SyncBlocked, ValidSync};
 use super::{access, deletion_hold, drift_status, prune_grace};
@@ -19,7 +19,7 @@ use crate::controller::caches::drift_states::DriftState;
 /// The results of one pass over a valid Sync.
 #[derive(Clone, Copy)]
 pub(super) struct Pass<'a> {
-    pub(super) step: &'a Step,
+    pub(super) step: &'a SyncStep,
     /// The outcome of the attempt or the drift check, if there was one.
     pub(super) outcome: Option<&'a Outcome>,
     /// [`Done::attempted_at`](super::outcome::Done::attempted_at).
@@ -51,7 +51,7 @@ pub(super) fn after_pass(
 
 /// Returns the status of a Sync that is not applied.
 pub(super) fn blocked(
-    observed: &Observed,
+    observed: &SyncSnapshot,
     why: &SyncBlocked,
     subject: &HealthSubject<'_>,
     drift: Option<&DriftState>,
@@ -60,15 +60,16 @@ pub(super) fn blocked(
     let message = why.to_string();
     let updates = match why {
         SyncBlocked::Suspended => vec![ready(ConditionStatus::Unknown, why.reason(), message)],
-        SyncBlocked::NotImplemented(_) | SyncBlocked::Parameter(_) | SyncBlocked::Ignore(_) => {
-            stalled(why.reason(), &message)
-        }
+        SyncBlocked::NotImplemented(_)
+        | SyncBlocked::Parameter(_)
+        | SyncBlocked::Account(_)
+        | SyncBlocked::Ignore(_) => stalled(why.reason(), &message),
     };
     Draft::begin(observed, true, drift).finish(updates, subject, None, now)
 }
 
 /// Returns the status of a Sync while nothing is written after a restore. What was known of the objects stays.
-pub(super) fn held(observed: &Observed, finding: &RestoreFinding, now: Timestamp) -> SyncStatus {
+pub(super) fn held(observed: &SyncSnapshot, finding: &RestoreFinding, now: Timestamp) -> SyncStatus {
     let before = &observed.status;
     let mut updates = held_after_restore(finding);
     let known = [
@@ -89,12 +90,12 @@ struct Draft {
     after: SyncStatus,
     /// The condition Contested during a drift fight.
     contested: Option<ConditionUpdate>,
-    deletion_subject: deletion_hold::Subject,
+    deletion_subject: deletion_hold::HeldSync,
 }
 
 impl Draft {
     /// Starts from the last written status. `answered` marks a requested reconcile as handled.
-    fn begin(observed: &Observed, answered: bool, drift: Option<&DriftState>) -> Self {
+    fn begin(observed: &SyncSnapshot, answered: bool, drift: Option<&DriftState>) -> Self {
         let mut after = observed.status.clone();
         after.observed_generation = observed.object.metadata.generation;
         if answered {
@@ -105,7 +106,7 @@ impl Draft {
         Self {
             after,
             contested,
-            deletion_subject: deletion_hold::Subject::of(observed),
+            deletion_subject: deletion_hold::HeldSync::of(observed),
         }
     }
 
@@ -156,35 +157,35 @@ fn conditions_of(
     let observed = sync.observed;
     let before = &observed.status;
     match (pass.step, pass.outcome) {
-        (Step::Apply(wanted) | Step::CheckDrift(wanted) | Step::CheckHealth(wanted), Some(outcome)) => {
-            attempted(after, observed, wanted, outcome, now)
-        }
-        (Step::Idle { wanted, .. }, _) => applied(after, observed, wanted, was_plain(before)),
-        (Step::CheckHealth(wanted), None) if pass.health.is_some() => {
+        (
+            SyncStep::Apply(wanted) | SyncStep::CheckDrift(wanted) | SyncStep::CheckHealth(wanted),
+            Some(outcome),
+        ) => attempted(after, observed, wanted, outcome, now),
+        (SyncStep::Idle { wanted, .. }, _) => applied(after, observed, wanted, was_plain(before)),
+        (SyncStep::CheckHealth(wanted), None) if pass.health.is_some() => {
             applied(after, observed, wanted, was_plain(before))
         }
         // The condition of the failed attempt still holds, also for a new generation with the same target.
-        (Step::Backoff { .. }, _) | (Step::Apply(_) | Step::CheckDrift(_) | Step::CheckHealth(_), None) => {
-            kept(before)
-        }
-        (Step::DependencyCycle { message }, _) => stalled("DependencyCycle", message),
-        (Step::DependencyNotReady { message }, _) => {
+        (SyncStep::Backoff { .. }, _)
+        | (SyncStep::Apply(_) | SyncStep::CheckDrift(_) | SyncStep::CheckHealth(_), None) => kept(before),
+        (SyncStep::DependencyCycle { message }, _) => stalled("DependencyCycle", message),
+        (SyncStep::DependencyNotReady { message }, _) => {
             vec![ready(ConditionStatus::False, "DependencyNotReady", message)]
         }
-        (Step::AwaitingAdmission, _) => {
+        (SyncStep::AwaitingAdmission, _) => {
             let message = "waiting for the SyncGroup to admit a revision";
             vec![ready(ConditionStatus::Unknown, "AwaitingAdmission", message)]
         }
-        (Step::AwaitingSource, _) => {
+        (SyncStep::AwaitingSource, _) => {
             let name = &sync.spec.template.source_ref.name;
             let message = format!("Source {name:?} has no revision");
             vec![ready(ConditionStatus::False, "SourceNotReady", message)]
         }
-        (Step::ClusterMissing, _) => {
+        (SyncStep::ClusterMissing, _) => {
             let message = format!("Cluster {:?} not found", observed.cluster_name());
             vec![ready(ConditionStatus::False, "ClusterNotFound", message)]
         }
-        (Step::ClusterNotReady { message }, _) => {
+        (SyncStep::ClusterNotReady { message }, _) => {
             vec![ready(ConditionStatus::Unknown, step::CLUSTER_NOT_READY, message)]
         }
     }
@@ -193,7 +194,7 @@ fn conditions_of(
 /// Returns whether a requested reconcile is handled. If the cluster is not available, the request stays open until it
 /// is.
 fn was_checked(pass: Pass<'_>) -> bool {
-    !matches!(pass.step, Step::ClusterNotReady { .. })
+    !matches!(pass.step, SyncStep::ClusterNotReady { .. })
         && !matches!(
             pass.outcome,
             Some(Outcome::Lost { .. } | Outcome::Busy(_) | Outcome::NotAllowed(_))
@@ -204,7 +205,7 @@ fn was_checked(pass: Pass<'_>) -> bool {
 /// Applies the outcome of an attempt or a check to status, and returns the conditions.
 fn attempted(
     after: &mut SyncStatus,
-    observed: &Observed,
+    observed: &SyncSnapshot,
     wanted: &Wanted,
     outcome: &Outcome,
     now: Timestamp,
@@ -248,7 +249,7 @@ fn begin_target(after: &mut SyncStatus, wanted: &Wanted) {
         after.attempts = 0;
         after.next_attempt_time.clear();
     }
-    after.last_attempted_target.clone_from(&wanted.target);
+    after.last_attempted_target = String::from(&wanted.target);
     after.last_attempted_revision.clone_from(&wanted.revision);
 }
 
@@ -270,8 +271,8 @@ fn fail(after: &mut SyncStatus, failure: &Failure) -> Vec<ConditionUpdate> {
     }
 }
 
-fn succeed(after: &mut SyncStatus, observed: &Observed, wanted: &Wanted, done: &Applied, now: Timestamp) {
-    let cluster_id = observed.cluster_id.as_str();
+fn succeed(after: &mut SyncStatus, observed: &SyncSnapshot, wanted: &Wanted, done: &Applied, now: Timestamp) {
+    let cluster_id = &observed.cluster_id;
     let new = !progress::has_applied(&observed.status, &wanted.target, cluster_id);
     let Applied {
         changes,
@@ -279,10 +280,10 @@ fn succeed(after: &mut SyncStatus, observed: &Observed, wanted: &Wanted, done: &
         plain: _,
     } = done;
     after.last_attempted_revision.clone_from(&wanted.revision);
-    after.last_attempted_target.clone_from(&wanted.target);
+    after.last_attempted_target = String::from(&wanted.target);
     after.last_applied_revision.clone_from(&wanted.revision);
-    after.last_applied_target.clone_from(&wanted.target);
-    after.last_applied_cluster_id = cluster_id.to_owned();
+    after.last_applied_target = String::from(&wanted.target);
+    after.last_applied_cluster_id = cluster_id.as_str().to_owned();
     if new {
         after.last_applied_time = now.to_string();
         // The health was observed with another target or on another cluster.
@@ -305,7 +306,12 @@ fn was_plain(before: &SyncStatus) -> bool {
 }
 
 /// Returns the conditions of a Sync with an applied target. `plain` is true if the set was rendered without kustomize.
-fn applied(after: &SyncStatus, observed: &Observed, wanted: &Wanted, plain: bool) -> Vec<ConditionUpdate> {
+fn applied(
+    after: &SyncStatus,
+    observed: &SyncSnapshot,
+    wanted: &Wanted,
+    plain: bool,
+) -> Vec<ConditionUpdate> {
     let mut message = format!("applied {}", wanted.revision);
     if let Some(left_alone) = &after.left_alone {
         message = format!("{message}; {}", drift_status::remark(left_alone));
@@ -351,10 +357,10 @@ mod tests {
     use starling_core::clock_jumps::ClockJumps;
     use starling_core::object::ObjectId;
 
-    use super::super::super::names::ClusterId;
     use super::super::validate::tests::mk_observed;
     use super::super::validate::validate;
     use super::*;
+    use starling_core::ids::ClusterId;
 
     fn wanted() -> Wanted {
         Wanted {
@@ -363,7 +369,7 @@ mod tests {
         }
     }
 
-    fn pass<'a>(step: &'a Step, outcome: Option<&'a Outcome>) -> Pass<'a> {
+    fn pass<'a>(step: &'a SyncStep, outcome: Option<&'a Outcome>) -> Pass<'a> {
         Pass {
             step,
             outcome,
@@ -373,14 +379,14 @@ mod tests {
         }
     }
 
-    fn not_ready() -> Step {
-        Step::ClusterNotReady {
+    fn not_ready() -> SyncStep {
+        SyncStep::ClusterNotReady {
             message: "no answer".into(),
         }
     }
 
-    fn idle() -> Step {
-        Step::Idle {
+    fn idle() -> SyncStep {
+        SyncStep::Idle {
             wanted: wanted(),
             until: Timestamp::MAX,
         }
@@ -389,18 +395,18 @@ mod tests {
     /// Guards against the loss of a request that came while the process had just started and was not connected yet.
     #[test]
     fn a_requested_reconcile_stays_open_while_the_cluster_cannot_be_asked() {
-        let check = Step::CheckDrift(wanted());
+        let check = SyncStep::CheckDrift(wanted());
         let lost = Outcome::Lost {
             message: "no answer".into(),
         };
         assert!(!was_checked(pass(&not_ready(), None)));
         assert!(!was_checked(pass(&check, Some(&lost))));
         assert!(was_checked(pass(&check, Some(&Outcome::Unchanged))));
-        assert!(was_checked(pass(&Step::AwaitingSource, None)));
+        assert!(was_checked(pass(&SyncStep::AwaitingSource, None)));
     }
 
     /// Returns the message of Ready after each of these passes over a Sync without `wait`.
-    fn messages(passes: &[(Step, Option<DriftState>)]) -> Vec<String> {
+    fn messages(passes: &[(SyncStep, Option<DriftState>)]) -> Vec<String> {
         let subject = HealthSubject {
             wait: false,
             target: Some("t"),
@@ -411,7 +417,8 @@ mod tests {
         let mut observed = mk_observed(json!({"wait": false}));
         let mut messages = Vec::new();
         for (step, drift) in passes {
-            let valid = validate(&observed).unwrap_or_else(|blocked| panic!("{blocked}"));
+            let valid =
+                validate(&observed, &Default::default()).unwrap_or_else(|blocked| panic!("{blocked}"));
             let now = Timestamp::UNIX_EPOCH;
             let after = after_pass(&valid, pass(step, None), &subject, drift.as_ref(), now);
             let ready = conditions::find(&after.conditions, conditions::READY);
@@ -459,7 +466,8 @@ mod tests {
             let stored = Timestamp::from_second(stored).unwrap().to_string();
             observed.status.healthy_since.clone_from(&stored);
             observed.status.last_applied_time = stored;
-            let valid = validate(&observed).unwrap_or_else(|blocked| panic!("{blocked}"));
+            let valid =
+                validate(&observed, &Default::default()).unwrap_or_else(|blocked| panic!("{blocked}"));
             let after = after_pass(&valid, pass(&idle(), None), &subject, None, now);
             let expected = Timestamp::from_second(expected).unwrap().to_string();
             assert_eq!(
@@ -475,7 +483,7 @@ mod tests {
         let mut object = (*observed.object).clone();
         object.annotations_mut().insert(REQUESTED_AT.into(), "now".into());
         observed.object = std::sync::Arc::new(object);
-        let blocked = validate(&observed).err().unwrap();
+        let blocked = validate(&observed, &Default::default()).err().unwrap();
         let subject = HealthSubject {
             wait: true,
             target: None,

@@ -3,22 +3,26 @@
 use kube::ResourceExt;
 use starling_api::RELEASE;
 use starling_core::deletion_approval;
+use starling_core::deletion_subject::{ApprovalScope, ApprovalSubject, DeletionCause};
 use starling_core::step::Wanted;
 
 use super::super::ReconcileError;
-use super::super::marks::Marks;
+use super::super::marks::{Marks, with_verdict};
 use super::budgets;
-use super::observe::Observed;
-use crate::controller::cache::ObjectKey;
+use super::observe::SyncSnapshot;
 use crate::controller::caches::sync_to_delete_from;
 use crate::controller::context::SyncContext;
+use crate::controller::object_key::ObjectKey;
 
 /// Brings the record of used approvals up to date: those that no longer exist are forgotten, and what exists before the
 /// first pass over a Sync is none of its approvals. Returns whether it was changed.
 ///
 /// # Errors
 /// [`ReconcileError`] if the record cannot be stored; then nothing may be deleted.
-pub(super) async fn settle(context: SyncContext<'_>, observed: &Observed) -> Result<bool, ReconcileError> {
+pub(super) async fn settle(
+    context: SyncContext<'_>,
+    observed: &SyncSnapshot,
+) -> Result<bool, ReconcileError> {
     mark(context, observed).await;
     let approvals = &observed.approvals;
     let known = observed.status.deletions.as_ref();
@@ -44,7 +48,7 @@ pub(super) async fn settle(context: SyncContext<'_>, observed: &Observed) -> Res
 }
 
 /// Marks the DeletionApprovals of the Sync. Those of its group are marked by the group.
-async fn mark(context: SyncContext<'_>, observed: &Observed) {
+async fn mark(context: SyncContext<'_>, observed: &SyncSnapshot) {
     let ObjectKey { namespace, name } = &observed.key;
     let to = Marks {
         hub: context.hub,
@@ -54,17 +58,38 @@ async fn mark(context: SyncContext<'_>, observed: &Observed) {
     };
     let cache = &context.objects.deletion_approvals;
     for approval in cache.indexed(&sync_to_delete_from(namespace, name)) {
-        to.write(cache, &*approval, deletion_approval::marks(&approval))
-            .await;
+        let marks = with_verdict(context.policies, deletion_approval::marks(&approval), &*approval);
+        to.write(cache, &*approval, marks).await;
     }
 }
 
 /// Returns what replaces the objects that an attempt deletes, as the digest of an approval covers it. Clusters of a
 /// group with different parameters have different targets, and the same release.
-pub(super) fn target<'a>(observed: &'a Observed, wanted: &'a Wanted) -> &'a str {
+pub(super) fn target<'a>(observed: &'a SyncSnapshot, wanted: &'a Wanted) -> &'a str {
     if observed.object.spec.group_ref.is_none() {
         return &wanted.target;
     }
     let release = observed.object.annotations().get(RELEASE);
     release.unwrap_or(&wanted.revision)
+}
+
+/// Returns what the objects of a Sync that is deleted belong to: the release or the target that applied them.
+pub(super) fn last_target(observed: &SyncSnapshot) -> &str {
+    let release = observed.object.annotations().get(RELEASE);
+    release.unwrap_or(&observed.status.last_applied_target)
+}
+
+/// Returns what approvals of deletions of this Sync have to be of.
+pub(super) fn subject<'a>(
+    observed: &'a SyncSnapshot,
+    cause: DeletionCause,
+    target: &'a str,
+) -> ApprovalSubject<'a> {
+    let of = observed.object.spec.group_ref.as_ref();
+    let scope = ApprovalScope {
+        namespace: &observed.key.namespace,
+        group: of.map_or("", |of| &of.name),
+        name: of.map_or(&observed.key.name, |of| &of.entry),
+    };
+    ApprovalSubject::new(scope, cause, target, observed.cluster_id.as_str())
 }

@@ -3,17 +3,21 @@
 use std::borrow::Cow;
 
 use starling_api::SyncSpec;
+use starling_core::account::{AccountRequired, AccountRules};
 use starling_core::expand::ParameterError;
 use starling_core::ignore::{IgnoreError, IgnoreRules};
 use starling_core::unimplemented;
 
 use super::super::not_implemented;
-use super::observe::Observed;
+use super::observe::SyncSnapshot;
 use super::resolve::resolve;
+
+/// The reason of a Sync without a ServiceAccount, where the operator requires one.
+pub(super) const SERVICE_ACCOUNT_REQUIRED: &str = "ServiceAccountRequired";
 
 /// A Sync that can be applied: not suspended, no unimplemented fields, all parameters resolved.
 pub(super) struct ValidSync<'a> {
-    pub(super) observed: &'a Observed,
+    pub(super) observed: &'a SyncSnapshot,
     /// The spec with resolved `$(cluster.*)` parameters.
     pub(super) spec: Cow<'a, SyncSpec>,
     /// Rules for fields that are not applied.
@@ -32,6 +36,9 @@ pub(super) enum SyncBlocked {
     /// A parameter that cannot be resolved for this cluster.
     #[error("spec.{0}")]
     Parameter(ParameterError),
+    /// The Sync names no account, and the operator requires one.
+    #[error("spec.{0}")]
+    Account(AccountRequired),
     /// An element of `ignore` that cannot be parsed.
     #[error("spec.{0}")]
     Ignore(IgnoreError),
@@ -44,6 +51,7 @@ impl SyncBlocked {
             Self::Suspended => "Suspended",
             Self::NotImplemented(_) => "NotImplemented",
             Self::Parameter(_) => "InvalidParameters",
+            Self::Account(_) => SERVICE_ACCOUNT_REQUIRED,
             Self::Ignore(_) => "InvalidSpec",
         }
     }
@@ -53,7 +61,10 @@ impl SyncBlocked {
 ///
 /// # Errors
 /// The first [`SyncBlocked`], in the order of the variants.
-pub(super) fn validate(observed: &Observed) -> Result<ValidSync<'_>, SyncBlocked> {
+pub(super) fn validate<'a>(
+    observed: &'a SyncSnapshot,
+    accounts: &AccountRules,
+) -> Result<ValidSync<'a>, SyncBlocked> {
     let spec = &observed.object.spec;
     if spec.template.suspend {
         return Err(SyncBlocked::Suspended);
@@ -63,6 +74,9 @@ pub(super) fn validate(observed: &Observed) -> Result<ValidSync<'_>, SyncBlocked
         return Err(SyncBlocked::NotImplemented(unimplemented));
     }
     let spec = resolve(spec, observed.cluster.as_deref()).map_err(SyncBlocked::Parameter)?;
+    accounts
+        .account(&spec.template.service_account_name)
+        .map_err(SyncBlocked::Account)?;
     let ignore = IgnoreRules::new(&spec.template.ignore).map_err(SyncBlocked::Ignore)?;
     Ok(ValidSync {
         observed,
@@ -78,15 +92,15 @@ pub(super) mod tests {
     use serde_json::{Value, json};
     use starling_api::SyncResource;
     use starling_core::depend::Dependencies;
-    use starling_core::target::Owner;
+    use starling_core::target::{self, Owner};
 
-    use super::super::super::names::{ClusterId, OwnerLabel};
     use super::*;
-    use crate::controller::cache::ObjectKey;
+    use crate::controller::object_key::ObjectKey;
+    use starling_core::ids::{ClusterId, InstallationId};
 
     /// Returns the Sync `shop/web` with these fields of spec, on the Cluster `eu` with the label `region=eu`.
     #[expect(clippy::needless_pass_by_value, reason = "reads like the literal it is given")]
-    pub(in super::super) fn mk_observed(spec: Value) -> Observed {
+    pub(in super::super) fn mk_observed(spec: Value) -> SyncSnapshot {
         let mut base = json!({"clusterRef": {"name": "eu"}, "sourceRef": {"name": "s"}});
         base.as_object_mut()
             .unwrap()
@@ -102,7 +116,7 @@ pub(super) mod tests {
             "spec": {"kubeConfig": {"secretRef": {"name": "s"}}},
         }))
         .unwrap();
-        Observed {
+        SyncSnapshot {
             key: ObjectKey::new("shop", "web"),
             object: Arc::new(object),
             status: starling_api::SyncStatus::default(),
@@ -112,14 +126,18 @@ pub(super) mod tests {
             cluster_id: ClusterId::new("id"),
             connection: None,
             dependencies: Dependencies::Done,
-            owner: OwnerLabel::new("installation", "shop", Owner::Alone { sync: "web" }),
+            owner: target::owner(
+                &InstallationId::new("installation"),
+                "shop",
+                Owner::Alone { sync: "web" },
+            ),
             approvals: starling_core::deletion_approval::Approvals::default(),
             stop: None,
         }
     }
 
     fn blocked(spec: Value) -> Option<SyncBlocked> {
-        validate(&mk_observed(spec)).err()
+        validate(&mk_observed(spec), &AccountRules::default()).err()
     }
 
     #[test]
@@ -145,6 +163,20 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn tenant_a_sync_without_an_account_is_refused_where_one_is_required() {
+        let rules = AccountRules {
+            required: true,
+            ..AccountRules::default()
+        };
+        let observed = mk_observed(json!({}));
+        let found = validate(&observed, &rules).err().unwrap();
+        assert_eq!(found.reason(), "ServiceAccountRequired");
+        assert!(found.to_string().contains("--require-service-account"), "{found}");
+        let observed = mk_observed(json!({"serviceAccountName": "deployer"}));
+        assert!(validate(&observed, &rules).is_ok());
+    }
+
+    #[test]
     fn an_ignore_rule_that_does_not_parse_is_invalid() {
         let found = blocked(json!({"ignore": [{"paths": ["replicas"]}]})).unwrap();
         assert_eq!(found.reason(), "InvalidSpec");
@@ -157,7 +189,8 @@ pub(super) mod tests {
     #[test]
     fn a_valid_sync_has_its_parameters_resolved() {
         let observed = mk_observed(json!({"path": "clusters/$(cluster.labels.region)"}));
-        let valid = validate(&observed).unwrap_or_else(|blocked| panic!("{blocked}"));
+        let valid =
+            validate(&observed, &AccountRules::default()).unwrap_or_else(|blocked| panic!("{blocked}"));
         assert_eq!(valid.spec.template.path, "clusters/eu");
         assert_eq!(
             observed.object.spec.template.path,

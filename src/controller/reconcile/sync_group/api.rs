@@ -10,18 +10,20 @@ use kube::ResourceExt;
 use kube::core::SelectorExt;
 use starling_api::{Cluster, DeletionPolicy, SyncGroup, SyncGroupStatus, SyncResource};
 use starling_core::expand;
+use starling_core::ids::{ReleaseDigest, RolloutNumber};
 use starling_core::plan::LeavingCause;
 use starling_core::rollout::{
     Admission, AdmissionRef, Decided, OpenGate, ReleaseSnapshot, Removal, StatusWrite,
 };
 
 use super::observe::Group;
-use super::{digest, garbage, gates, held, leave, sync};
-use crate::controller::cache::ObjectKey;
+use super::{digest, garbage, gates, held, leave, marks, sync};
 use crate::controller::context::GroupContext;
 use crate::controller::event_handlers::ChangedBy;
 use crate::controller::hub::HubError;
 use crate::controller::interpreter::GroupApi;
+use crate::controller::object_key::ObjectKey;
+use crate::controller::waits;
 
 /// Maximum number of concurrent admissions. The management cluster has few other requests.
 const WIDTH: usize = 16;
@@ -43,7 +45,11 @@ impl GroupApi for HubOf<'_> {
         sync::name_of(self.group, cluster, entry)
     }
 
-    async fn store_release(&mut self, rollout: i64, snapshot: &Arc<ReleaseSnapshot>) -> Result<(), HubError> {
+    async fn store_release(
+        &mut self,
+        rollout: RolloutNumber,
+        snapshot: &Arc<ReleaseSnapshot>,
+    ) -> Result<(), HubError> {
         let snapshots = &self.context.caches.release_snapshots;
         snapshots
             .keep(self.context.hub, self.group.stored(), rollout, snapshot)
@@ -54,6 +60,7 @@ impl GroupApi for HubOf<'_> {
         let (context, group) = (self.context, self.group);
         let written = context.hub.write_status(&*group.object, &write.status).await?;
         context.caches.status_times.set(&group.key, context.clock.now());
+        context.caches.journal_heads.wrote(&group.key, &written);
         if let Some(change) = context.objects.groups.observe_write(written) {
             context.handlers.on_group(&change, ChangedBy::Reconciler);
         }
@@ -65,7 +72,7 @@ impl GroupApi for HubOf<'_> {
 
     fn settled(&mut self, admission: &AdmissionRef) {
         let settled = &self.context.caches.settled_admissions;
-        settled.add(&self.group.key, &self.group.identity.id, admission);
+        settled.add(&self.group.key, &self.group.id, admission);
     }
 
     fn reopened(&mut self, admissions: &[Admission]) {
@@ -118,12 +125,15 @@ impl GroupApi for HubOf<'_> {
         Ok(is_deleted || !selects)
     }
 
+    async fn count_removals(&mut self, removals: &[Removal]) -> Result<(), HubError> {
+        leave::count(self.context, self.group, removals, self.now).await
+    }
+
     async fn remove_sync(&mut self, removal: &Removal) -> Result<(), HubError> {
         let mut syncs = self.group.syncs.on(&removal.cluster);
         let Some(sync) = syncs.find(|sync| sync.name_any() == removal.sync).cloned() else {
             return Ok(());
         };
-        leave::count(self.context, self.group, removal, self.now).await?;
         leave::remove(self.context, &sync, removal.policy).await?;
         if removal.policy == DeletionPolicy::Orphan {
             leave::report_orphans(self.context, self.group, removal).await;
@@ -135,12 +145,21 @@ impl GroupApi for HubOf<'_> {
         tracing::warn!(group = %self.group.key, sync = %removal.sync, cluster = %removal.cluster, error = %crate::chain(&error), "Sync not removed");
     }
 
-    async fn collect_garbage(&mut self, rollout: i64, named: &BTreeSet<String>) {
+    fn removals_not_counted(&mut self, removals: &[Removal], error: HubError) {
+        tracing::warn!(group = %self.group.key, removals = removals.len(), error = %crate::chain(&error), "removals not counted");
+    }
+
+    async fn collect_garbage(&mut self, rollout: RolloutNumber, named: &BTreeSet<ReleaseDigest>) {
         garbage::collect(self.context, self.group, rollout, named).await;
     }
 
     async fn digest_release(&mut self) -> Option<Duration> {
         digest::ensure(self.context, self.group, &self.decided?.rolling).await
+    }
+
+    async fn write_marks(&mut self) -> Option<Duration> {
+        let all = marks::write(self.context, self.group, self.now).await;
+        (!all).then_some(waits::MARK_RETRY)
     }
 }
 

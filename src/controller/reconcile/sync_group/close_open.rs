@@ -7,11 +7,12 @@ use starling_core::{expand, identity};
 use starling_ledger::{Admission, LedgerError};
 
 use super::sync::admission_of;
-use crate::controller::cache::ObjectKey;
 use crate::controller::context::GroupContext;
-use crate::controller::interpreter::{self, AdmittedSync};
+use crate::controller::interpreter::{self, AdmittedSync, StillOpen};
+use crate::controller::object_key::ObjectKey;
 
-/// Ends what is open of a group, by its status and its Syncs in the caches.
+/// Ends what is open of a group, by its status and its Syncs in the caches. While an admission has no Sync yet, the
+/// next pass of the group does so again.
 ///
 /// # Errors
 /// [`LedgerError`] if an end cannot be read or recorded.
@@ -41,13 +42,17 @@ pub(in crate::controller) async fn of_group(
         let key = ObjectKey::new(&namespace, &admission.sync_name);
         match context.objects.syncs.get(&key) {
             _ if context.objects.syncs.is_unreadable(&key) => AdmittedSync::Unknown,
-            Some(sync) => AdmittedSync::At(admission_of(&sync)),
-            None if is_wanted(admission) => AdmittedSync::Unknown,
+            Some(sync) => admission_of(&sync).map_or(AdmittedSync::Unknown, AdmittedSync::At),
+            None if is_wanted(admission) => AdmittedSync::Awaited,
             None => AdmittedSync::Gone,
         }
     };
     let now = context.clock.now();
-    interpreter::close_interrupted(context.ledger, &id, status, admitted, now).await
+    let closed = interpreter::close_interrupted(context.ledger, &id, status, admitted, now);
+    let StillOpen { awaits_sync } = closed.await?;
+    let key = ObjectKey::of(group);
+    context.caches.awaited_syncs.set(&key, awaits_sync);
+    Ok(())
 }
 
 /// Ends what is open of groups that no longer exist. While a group cannot be read, its identity is not known, and

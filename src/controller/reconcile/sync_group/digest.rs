@@ -2,7 +2,7 @@
 //!
 //! The digest is computed for each rollout whose strategy has an Approval task, after the admission of its first
 //! clusters: they need the same builds, which are cached. The digest is computed again when clusters add or remove
-//! directories: an approval is for the content that was shown.
+//! directories, or change the values of parameters: an approval is for the content that was shown.
 
 use std::time::Duration;
 
@@ -15,17 +15,17 @@ use starling_core::rollout::{ReleaseSnapshot, Rolling};
 use super::observe::Group;
 use crate::controller::artifacts::reference;
 use crate::controller::builds::{BuildError, Builder, EntryAt};
-use crate::controller::caches::plan_memo::{Digested, Directories};
+use crate::controller::caches::plan_memo::{CoveredEntry, Digested};
 use crate::controller::context::GroupContext;
 use crate::controller::waits;
 
 /// Computes the digest if it is unknown. Returns the time until the next pass, if one is required: a pass that follows
 /// at once writes a new digest to status.
 pub(super) async fn ensure(context: GroupContext<'_>, group: &Group, rolling: &Rolling) -> Option<Duration> {
-    let (id, memos) = (rolling.rollout.id, &context.caches.plan_memos);
+    let (id, memos) = (rolling.number(), &context.caches.plan_memos);
     let mut memo = memos.take(&group.key);
     let entries = rolling.snapshot.entries.iter();
-    let over: Vec<Directories> = entries.map(|entry| memo.directories_of(&entry.name)).collect();
+    let over: Vec<CoveredEntry> = entries.map(|entry| memo.covered_of(&entry.name)).collect();
     let is_known = memo.digested.as_ref().is_some_and(|digested| {
         digested.is_of(&group.object, id, &rolling.snapshot.digest) && digested.over == over
     });
@@ -39,7 +39,7 @@ pub(super) async fn ensure(context: GroupContext<'_>, group: &Group, rolling: &R
             let before = &rolling.rollout.release_digest;
             let is_new = *before != digest;
             if is_new {
-                tracing::info!(group = %group.key, rollout = id, %before, %digest, "release digest computed");
+                tracing::info!(group = %group.key, rollout = id.get(), %before, %digest, "release digest computed");
             }
             memo.digested = Some(Digested {
                 group_uid: group.object.uid().unwrap_or_default(),
@@ -52,7 +52,7 @@ pub(super) async fn ensure(context: GroupContext<'_>, group: &Group, rolling: &R
             is_new.then_some(Duration::ZERO)
         }
         Err(error) => {
-            tracing::warn!(group = %group.key, rollout = id, error = %crate::chain(&error), "release digest not computed");
+            tracing::warn!(group = %group.key, rollout = id.get(), error = %crate::chain(&error), "release digest not computed");
             Some(waits::BUILD_RETRY)
         }
     };
@@ -63,7 +63,7 @@ pub(super) async fn ensure(context: GroupContext<'_>, group: &Group, rolling: &R
 /// The error of the computation.
 #[derive(Debug, thiserror::Error)]
 #[error("entry {entry}")]
-struct DigestError {
+struct ReleaseDigestError {
     /// The entry that cannot be built.
     entry: String,
     #[source]
@@ -94,12 +94,12 @@ async fn of_release(
     context: GroupContext<'_>,
     group: &Group,
     snapshot: &ReleaseSnapshot,
-    over: &[Directories],
-) -> Result<String, DigestError> {
+    over: &[CoveredEntry],
+) -> Result<String, ReleaseDigestError> {
     let mut entries = Vec::new();
-    for (entry, directories) in snapshot.entries.iter().zip(over) {
-        let build = of_entry(context, group, snapshot, entry, directories).await;
-        entries.push(build.map_err(|source| DigestError {
+    for (entry, covered) in snapshot.entries.iter().zip(over) {
+        let build = of_entry(context, group, snapshot, entry, covered).await;
+        entries.push(build.map_err(|source| ReleaseDigestError {
             entry: entry.name.clone(),
             source,
         })?);
@@ -112,7 +112,7 @@ async fn of_entry<'v>(
     group: &'v Group,
     snapshot: &'v ReleaseSnapshot,
     entry: &'v SyncEntry,
-    directories: &Directories,
+    covered: &CoveredEntry,
 ) -> Result<EntryBuild<'v>, EntryError> {
     let template = &entry.template;
     let source = group
@@ -135,5 +135,7 @@ async fn of_entry<'v>(
         revision,
         reference: reference(source, &parsed),
     };
-    Ok(builder.fingerprint(&at, template, directories.clone()).await?)
+    let CoveredEntry { directories, values } = covered.clone();
+    let build = builder.fingerprint(&at, template, directories).await?;
+    Ok(EntryBuild { values, ..build })
 }

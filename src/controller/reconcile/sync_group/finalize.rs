@@ -7,7 +7,6 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use jiff::Timestamp;
 use kube::ResourceExt;
 use starling_api::conditions::{self, READY};
 use starling_api::{
@@ -22,15 +21,15 @@ use starling_core::plural::counted;
 
 use super::super::ReconcileError;
 use super::super::cluster::reach;
-use super::super::group_state;
+use super::super::group_state::{self, is_abandoned};
 use super::super::parent_deletion::parent_deletion;
 use super::super::sync::depends_on;
 use super::observe::{self, GroupBlocked};
 use super::{leave, report};
-use crate::controller::cache::ObjectKey;
 use crate::controller::caches::sync_index::GroupSyncs;
 use crate::controller::context::{GroupContext, Next};
 use crate::controller::event_handlers::ChangedBy;
+use crate::controller::object_key::ObjectKey;
 use crate::controller::waits;
 
 /// Adds the finalizer to a group whose deletion may require work, and removes it from any other.
@@ -141,6 +140,9 @@ fn next(context: GroupContext<'_>, group: &SyncGroup, syncs: &GroupSyncs) -> Nex
         return NextDeletions::default();
     };
     let namespace = group.namespace().unwrap_or_default();
+    let (key, now) = (ObjectKey::of(group), context.clock.now());
+    let times = &context.caches.removal_times;
+    times.observe(&key, syncs.values().map(|sync| &**sync), now);
     let cluster = |(name, _): (&str, _)| {
         let found = context.objects.clusters.get(&ObjectKey::new(&namespace, name));
         let place = found.as_ref().map(|cluster| strategy.place(cluster.labels()));
@@ -153,12 +155,15 @@ fn next(context: GroupContext<'_>, group: &SyncGroup, syncs: &GroupSyncs) -> Nex
             remaining: syncs
                 .on(name)
                 .any(|sync| sync.metadata.deletion_timestamp.is_none()),
-            deleting_since: syncs.on(name).filter_map(|sync| deletion_time(sync)).max(),
+            deleting_since: syncs
+                .on(name)
+                .filter_map(|sync| times.since(&key, sync, now))
+                .max(),
         };
         (name.to_owned(), cluster)
     };
     next_deletions(&DeletedGroup {
-        now: context.clock.now(),
+        now,
         policy: spec.deletion_policy,
         suspended: spec.suspend,
         paused: group_state::is_paused(context.objects, group),
@@ -166,14 +171,6 @@ fn next(context: GroupContext<'_>, group: &SyncGroup, syncs: &GroupSyncs) -> Nex
         strategy: &strategy.strategy,
         clusters: syncs.clusters().map(cluster).collect(),
     })
-}
-
-fn is_abandoned(sync: &SyncResource) -> bool {
-    sync.annotations().get(ABANDON).map(String::as_str) == Some("true")
-}
-
-fn deletion_time(sync: &SyncResource) -> Option<Timestamp> {
-    sync.metadata.deletion_timestamp.as_ref().map(|time| time.0)
 }
 
 /// Deletes the remaining Syncs of these clusters with the policy of the group. Returns whether the deletion of some
@@ -199,10 +196,13 @@ async fn delete_syncs(
     );
     let mut failed = false;
     for sync in order.iter().filter_map(|name| staying.get(name)) {
-        leave::settle_left(context, object, sync).await?;
-        if let Err(error) = leave::remove(context, sync, policy).await {
-            tracing::warn!(sync = %sync.name_any(), error = %crate::chain(&error), "Sync not removed");
-            failed = true;
+        // A Sync that cannot be removed may still be applied, and only the first end counts.
+        match leave::remove(context, sync, policy).await {
+            Ok(()) => leave::end_left(context, object, sync).await?,
+            Err(error) => {
+                tracing::warn!(sync = %sync.name_any(), error = %crate::chain(&error), "Sync not removed");
+                failed = true;
+            }
         }
     }
     Ok(failed)

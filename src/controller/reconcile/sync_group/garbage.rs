@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 
 use starling_api::{RolloutAction, RolloutApproval};
+use starling_core::ids::{ReleaseDigest, RolloutNumber};
 use starling_ledger::ROLLOUTS_KEPT;
 
 use super::observe::Group;
@@ -14,8 +15,8 @@ use crate::controller::hub::HubError;
 pub(super) async fn collect(
     context: GroupContext<'_>,
     group: &Group,
-    rollout: i64,
-    named: &BTreeSet<String>,
+    rollout: RolloutNumber,
+    named: &BTreeSet<ReleaseDigest>,
 ) {
     if let Err(error) = forget(context, group, rollout, named).await {
         tracing::warn!(group = %group.key, error = %crate::chain(&error), "garbage not collected");
@@ -25,22 +26,22 @@ pub(super) async fn collect(
 async fn forget(
     context: GroupContext<'_>,
     group: &Group,
-    current: i64,
-    named: &BTreeSet<String>,
+    current: RolloutNumber,
+    named: &BTreeSet<ReleaseDigest>,
 ) -> Result<(), HubError> {
     let snapshots = &context.caches.release_snapshots;
     snapshots.tidy(context.hub, group.stored(), named).await?;
     for action in group
         .actions
         .iter()
-        .filter(|action| is_forgotten(action.spec.rollout, current))
+        .filter(|action| is_forgotten(RolloutNumber::new(action.spec.rollout), current))
     {
         context.hub.delete::<RolloutAction>(action).await?;
     }
     for approval in group
         .approvals
         .iter()
-        .filter(|approval| is_forgotten(approval.spec.rollout, current))
+        .filter(|approval| is_forgotten(RolloutNumber::new(approval.spec.rollout), current))
     {
         context.hub.delete::<RolloutApproval>(approval).await?;
     }
@@ -49,8 +50,8 @@ async fn forget(
 
 /// Returns whether a rollout is older than those that the ledger keeps, counted from the current one. Later numbers
 /// belong to a deleted or restored group, and are kept.
-fn is_forgotten(rollout: i64, current: i64) -> bool {
-    rollout <= current - ROLLOUTS_KEPT
+fn is_forgotten(rollout: RolloutNumber, current: RolloutNumber) -> bool {
+    rollout.get() <= current.get() - ROLLOUTS_KEPT
 }
 
 #[cfg(test)]
@@ -66,6 +67,7 @@ mod tests {
             (2, 21, false),
             (30, 21, false),
         ] {
+            let (rollout, current) = (RolloutNumber::new(rollout), RolloutNumber::new(current));
             assert_eq!(is_forgotten(rollout, current), expected, "{rollout} of {current}");
         }
     }

@@ -3,6 +3,7 @@
 use kube::Resource as _;
 use starling_core::gate::GateId;
 use starling_core::gate::webhook::GateRequest;
+use starling_core::ids::RolloutNumber;
 use starling_core::rollout::{OpenGate, Rolling};
 
 use super::observe::Group;
@@ -41,7 +42,7 @@ fn of_group(group: &Group, rolling: &Rolling, gate: OpenGate) -> Open {
         request: GateRequest {
             namespace: group.key.namespace.clone(),
             group: group.key.name.clone(),
-            rollout: rollout.id,
+            rollout: RolloutNumber::of(rollout),
             release: rollout.release.clone(),
             revisions: rollout.revisions.clone(),
             direction: rollout.direction,
@@ -53,8 +54,8 @@ fn of_group(group: &Group, rolling: &Rolling, gate: OpenGate) -> Open {
         },
         task,
         id: GateId {
-            group_id: group.identity.id.clone(),
-            rollout: rollout.id,
+            group_id: group.id.clone(),
+            rollout: RolloutNumber::of(rollout),
             stage,
             side,
             index,

@@ -4,9 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use starling_api::conditions::{self, ConditionStatus, ConditionUpdate, DELETION_HELD, MEMBERSHIP_HELD};
 use starling_api::{
-    APPROVE_DELETIONS, APPROVE_MEMBERSHIP, DeletionHold, SyncGroupStatus, SyncResource, UsedApproval,
+    APPROVE_DELETIONS, APPROVE_MEMBERSHIP, DeletionHold, GroupDeletionCause, GroupDeletionHold,
+    SyncGroupStatus, SyncResource, UsedApproval,
 };
 use starling_core::deletion_approval::Approval;
+use starling_core::ids::{ClusterName, SyncName};
 use starling_core::membership::HeldDeselection;
 use starling_core::plan::LeavingSync;
 use starling_core::plural::counted;
@@ -18,7 +20,7 @@ use crate::controller::context::GroupContext;
 pub(super) fn conditions(
     group: &Group,
     deselection: Option<&HeldDeselection>,
-    leaving: &BTreeMap<String, LeavingSync>,
+    leaving: &BTreeMap<SyncName, LeavingSync>,
 ) -> Vec<ConditionUpdate> {
     let removal = HeldRemoval::of(leaving);
     let deletions: Vec<&DeletionHold> = group.syncs.values().filter_map(|sync| held_by(sync)).collect();
@@ -47,6 +49,21 @@ pub(super) fn conditions(
         .collect()
 }
 
+/// Returns the deletions of the group as a whole that wait for an approval, as status has them.
+pub(super) fn deletions(
+    deselection: Option<&HeldDeselection>,
+    leaving: &BTreeMap<SyncName, LeavingSync>,
+) -> Vec<GroupDeletionHold> {
+    let hold = |cause, digest: &str| GroupDeletionHold {
+        cause,
+        digest: digest.to_owned(),
+    };
+    let deselection = deselection.map(|held| hold(GroupDeletionCause::Deselection, &held.digest));
+    let removal = HeldRemoval::of(leaving);
+    let removal = removal.map(|held| hold(GroupDeletionCause::Rollback, held.digest));
+    deselection.into_iter().chain(removal).collect()
+}
+
 /// Returns one condition for deletions and removals that are held.
 fn both(deletions: Option<ConditionUpdate>, removal: Option<ConditionUpdate>) -> Option<ConditionUpdate> {
     match (deletions, removal) {
@@ -66,7 +83,7 @@ struct HeldRemoval<'a> {
 }
 
 impl<'a> HeldRemoval<'a> {
-    fn of(leaving: &'a BTreeMap<String, LeavingSync>) -> Option<Self> {
+    fn of(leaving: &'a BTreeMap<SyncName, LeavingSync>) -> Option<Self> {
         let held = || leaving.values().filter(|sync| sync.removing_since.is_none());
         let digest = held().find_map(|sync| sync.approval.as_deref())?;
         let held = || held().filter(|sync| sync.approval.is_some());
@@ -204,7 +221,7 @@ fn deletion_held<'a>(
 }
 
 fn membership_held(held: &HeldDeselection, texts: Texts<'_>) -> ConditionUpdate {
-    let names: Vec<&str> = held.lost.iter().map(String::as_str).collect();
+    let names: Vec<&str> = held.lost.iter().map(ClusterName::as_str).collect();
     let before = match held.recent {
         0 => String::new(),
         recent => format!(", after {recent} that left before and lost their objects"),
@@ -246,6 +263,9 @@ pub(super) async fn report(
 
 #[cfg(test)]
 mod tests {
+    use starling_api::DeletionPolicy;
+    use starling_core::plan::LeavingCause;
+
     use super::*;
 
     const TEXTS: Texts<'static> = Texts {
@@ -295,17 +315,50 @@ mod tests {
         );
     }
 
+    fn deselection(digest: &str) -> HeldDeselection {
+        HeldDeselection {
+            lost: (0..500).map(|n| format!("cluster-{n}").into()).collect(),
+            of: 500,
+            recent: 0,
+            until: None,
+            digest: digest.to_owned(),
+        }
+    }
+
+    /// Programs read the digests there, and not in the messages of conditions.
+    #[test]
+    fn status_has_the_digests_of_the_lists_of_the_group() {
+        let leaves = LeavingSync {
+            not_ready: false,
+            entry: "db".into(),
+            cluster: "a".into(),
+            cause: LeavingCause::EntryRemoved,
+            policy: DeletionPolicy::Delete,
+            depends_on: BTreeSet::new(),
+            removing_since: None,
+            suspended: false,
+            budget_until: None,
+            approval: Some("sha256:b".into()),
+        };
+        let leaving = BTreeMap::from([("shop-db-a".into(), leaves)]);
+        let found = deletions(Some(&deselection("sha256:a")), &leaving);
+        let hold = |cause, digest: &str| GroupDeletionHold {
+            cause,
+            digest: digest.into(),
+        };
+        let expected = [
+            hold(GroupDeletionCause::Deselection, "sha256:a"),
+            hold(GroupDeletionCause::Rollback, "sha256:b"),
+        ];
+        assert_eq!(found, expected);
+        assert_eq!(deletions(None, &BTreeMap::new()), []);
+    }
+
     /// The digest is never truncated, however many clusters there are.
     #[test]
     fn a_digest_survives_the_cut() {
         let digest = format!("sha256:{}", "a".repeat(64));
-        let held = HeldDeselection {
-            lost: (0..500).map(|n| format!("cluster-{n}")).collect(),
-            of: 500,
-            recent: 0,
-            until: None,
-            digest: digest.clone(),
-        };
+        let held = deselection(&digest);
         let cut = conditions::cut(&membership_held(&held, TEXTS).message, conditions::MESSAGE_LIMIT);
         assert!(cut.contains(&digest), "{cut}");
     }

@@ -14,44 +14,51 @@ use starling_api::{
 };
 use starling_core::clock_jumps::ClockJumps;
 use starling_core::deletion_approval::ENDING;
-use starling_core::deletion_budget::{self, Clock, Left, Limits};
-use starling_core::deletion_forecast::{Forecast, GroupObjects};
+use starling_core::deletion_budget::{self, BudgetClock, BudgetLimits, Left};
+use starling_core::deletion_forecast::{DeletionForecast, ObjectTotals};
 use starling_core::deletion_grant::objects_after;
 use starling_core::identity;
+use starling_core::ids::{ClusterName, EntryName, SyncName};
 use starling_core::membership::{
-    Deselection, HeldDeselection, Members, deselection, deselection_digest, unselected_since,
+    Deselection, HeldDeselection, Members, MembersOf, deselection, deselection_digest, unselected_since,
     unselected_status,
 };
-use starling_core::plan::{LeavingCause, LeavingSync, Place};
+use starling_core::plan::{LeavingCause, LeavingSync, Place, Reach};
 use starling_core::rollout::{Removal, Rolling};
-use starling_ledger::{AdmissionOutcome, LedgerError};
+use starling_ledger::{EntryOnCluster, LedgerError};
 
+use super::super::cluster::reach;
+use super::super::group_state::is_abandoned;
 use super::super::sync::depends_on;
 use super::observe::Group;
-use super::sync::admission_of;
-use crate::controller::cache::{Cache, ObjectKey};
+use crate::controller::cache::Cache;
+use crate::controller::caches::removal_times::RemovalTimes;
 use crate::controller::context::GroupContext;
 use crate::controller::deletion_budgets::BudgetContext;
 use crate::controller::event_handlers::ChangedBy;
 use crate::controller::hub::HubError;
-use crate::controller::interpreter::key_of;
+use crate::controller::object_key::ObjectKey;
 use crate::controller::waits;
 
 /// The clusters that are about to leave.
 #[derive(Default)]
 pub(super) struct Leaving {
-    clusters: BTreeSet<String>,
+    clusters: BTreeSet<ClusterName>,
     /// Too many clusters at once: no cluster leaves, and no more clusters start.
     pub(super) held: Option<HeldDeselection>,
     /// The time at which the set of leaving clusters has not changed for long enough.
     settles_at: Timestamp,
     /// Since when each cluster with Syncs is not selected.
-    since: BTreeMap<String, Timestamp>,
+    since: BTreeMap<ClusterName, Timestamp>,
+    /// When the removals of the Syncs that are being deleted began, by the name of the Sync.
+    removing: BTreeMap<SyncName, Timestamp>,
     clock_jumps: ClockJumps,
     /// True if the list of Clusters is complete: absence from an incomplete list means nothing.
     is_known: bool,
     /// The stages and windows of the clusters with Syncs that the group does not select, by name.
-    places: BTreeMap<String, Place>,
+    places: BTreeMap<ClusterName, Place>,
+    /// Those of these clusters that exist and are not ready. One that is gone has nothing to wait for.
+    away: BTreeSet<ClusterName>,
 }
 
 impl Leaving {
@@ -60,12 +67,13 @@ impl Leaving {
     pub(super) fn in_lists(group: &Group, clusters: &Cache<Cluster>, now: Timestamp) -> Self {
         Self {
             settles_at: now,
+            removing: removing(group, &RemovalTimes::default(), now),
             is_known: true,
             ..Self::deselected(group, clusters, now.into())
         }
     }
 
-    fn deselected(group: &Group, known: &Cache<Cluster>, clock: Clock<'_>) -> Self {
+    fn deselected(group: &Group, known: &Cache<Cluster>, clock: BudgetClock<'_>) -> Self {
         let unselected = unselected(group);
         // In most cases no cluster leaves.
         if unselected.is_empty() {
@@ -78,13 +86,20 @@ impl Leaving {
         let place = |name: &str| {
             let cluster = known.get(&ObjectKey::new(&group.key.namespace, name));
             let place = cluster.map(|cluster| group.strategy.place(cluster.labels()));
-            (name.to_owned(), place.unwrap_or_else(|| last_place(group)))
+            (name.into(), place.unwrap_or_else(|| last_place(group)))
         };
+        let is_away = |name: &&&str| {
+            let cluster = known.get(&ObjectKey::new(&group.key.namespace, **name));
+            cluster.is_some_and(|cluster| reach(&cluster) != Reach::Ready)
+        };
+        let away = unselected.iter().filter(|name| is_away(name));
+        let away = away.map(|name| ClusterName::from(*name)).collect();
         let lost = held
             .as_ref()
             .map_or(&clusters, |held: &HeldDeselection| &held.lost);
         Self {
             since: unselected_since(recorded(group), lost, clock.now),
+            away,
             clusters,
             held,
             places: unselected.into_iter().map(place).collect(),
@@ -131,7 +146,7 @@ fn last_place(group: &Group) -> Place {
 
 /// Returns the clusters with Syncs of the group that the group does not select.
 fn unselected(group: &Group) -> Vec<&str> {
-    let mut selected = group.clusters.keys().map(String::as_str).peekable();
+    let mut selected = group.clusters.keys().map(ClusterName::as_str).peekable();
     let clusters = group.syncs.clusters().map(|(cluster, _)| cluster);
     let unselected = clusters.filter(|cluster| {
         while selected.next_if(|name| name < cluster).is_some() {}
@@ -147,7 +162,7 @@ pub(super) fn observe(
     now: Timestamp,
     clock_jumps: &ClockJumps,
 ) -> Leaving {
-    let clock = Clock {
+    let clock = BudgetClock {
         now,
         jumps: clock_jumps,
     };
@@ -155,7 +170,10 @@ pub(super) fn observe(
     let lost = leaving.held.as_ref().map_or(&leaving.clusters, |held| &held.lost);
     let pending = &context.caches.pending_deselections;
     let since = pending.since(&group.key, lost, now);
+    let times = &context.caches.removal_times;
+    times.observe(&group.key, group.syncs.values().map(|sync| &**sync), now);
     Leaving {
+        removing: removing(group, times, now),
         settles_at: waits::from(since, waits::DESELECTION_SETTLE),
         is_known: context.objects.clusters.is_synced(),
         clock_jumps: clock_jumps.clone(),
@@ -163,26 +181,33 @@ pub(super) fn observe(
     }
 }
 
+/// Returns when the removals of the Syncs that are being deleted began.
+fn removing(group: &Group, times: &RemovalTimes, now: Timestamp) -> BTreeMap<SyncName, Timestamp> {
+    let since =
+        |sync: &Arc<SyncResource>| Some((sync.name_any().into(), times.since(&group.key, sync, now)?));
+    group.syncs.values().filter_map(since).collect()
+}
+
 /// Returns the clusters that left within the window of the deletion budget. Those whose objects stay do not
 /// count.
-fn recently_left(group: &Group, clock: Clock<'_>) -> Left {
+fn recently_left(group: &Group, clock: BudgetClock<'_>) -> Left {
     let spec = &group.object.spec;
     if spec.when_unselected == DeletionPolicy::Orphan {
         return Left::default();
     }
     let status = group.object.status.as_ref();
     let deletions = status.and_then(|status| status.deletions.as_ref());
-    let window = Limits::of_group(spec.deletion_budget).window;
+    let window = BudgetLimits::of_group(spec.deletion_budget).window;
     let counts = deletions.map_or(&[][..], |deletions| &deletions.counts);
     deletion_budget::left(window, counts, clock)
 }
 
 /// Returns the clusters whose leave is counted or approved, and under way.
-fn going(group: &Group) -> BTreeSet<String> {
+fn going(group: &Group) -> BTreeSet<ClusterName> {
     let status = group.object.status.as_ref();
     let deletions = status.and_then(|status| status.deletions.as_ref());
     deletions.map_or_else(BTreeSet::new, |deletions| {
-        deletions.leaving.iter().cloned().collect()
+        deletions.leaving.iter().map(ClusterName::from).collect()
     })
 }
 
@@ -202,19 +227,37 @@ pub(super) async fn forget(context: GroupContext<'_>, group: &Group) -> Result<(
     if going(group).is_empty() && used.is_none() {
         return Ok(());
     }
-    let lost = unselected(group).into_iter().map(str::to_owned).collect();
+    let lost = unselected(group).into_iter().map(ClusterName::from).collect();
     context
         .budgets
         .forget_left(budget_context(context), &group.key, &lost, used)
         .await
 }
 
-fn deselected(group: &Group, clock: Clock<'_>) -> Deselection {
+fn members_of<'a>(group: &'a Group, identities: &'a BTreeMap<ClusterName, String>) -> MembersOf<'a> {
+    MembersOf {
+        namespace: &group.key.namespace,
+        name: &group.key.name,
+        identities,
+    }
+}
+
+/// Returns the identities of the members that the Syncs of the group were applied to, by cluster. The Cluster may be
+/// gone.
+fn identities(group: &Group) -> BTreeMap<ClusterName, String> {
+    let known = group.syncs.iter().filter_map(|(cluster, _, sync)| {
+        let id = &sync.status.as_ref()?.last_applied_cluster_id;
+        (!id.is_empty()).then(|| (cluster.into(), id.clone()))
+    });
+    known.collect()
+}
+
+fn deselected(group: &Group, clock: BudgetClock<'_>) -> Deselection {
     let previous = group
         .syncs
         .iter()
         .filter(|(.., sync)| sync.metadata.deletion_timestamp.is_none())
-        .map(|(cluster, ..)| cluster.to_owned())
+        .map(|(cluster, ..)| cluster.into())
         .collect();
     let selected = group.clusters.keys().cloned().collect();
     deselection(Members {
@@ -224,6 +267,7 @@ fn deselected(group: &Group, clock: Clock<'_>) -> Deselection {
         allowed: group.object.spec.max_unselected,
         recent: recently_left(group, clock),
         going: &going(group),
+        group: members_of(group, &identities(group)),
         approved: &group.deletion_approvals().digests(),
     })
 }
@@ -234,7 +278,7 @@ pub(super) fn leaving(
     leaving: &Leaving,
     rolling: &Rolling,
     now: Timestamp,
-) -> BTreeMap<String, LeavingSync> {
+) -> BTreeMap<SyncName, LeavingSync> {
     let is_lost = |cluster: &str| {
         leaving
             .held
@@ -245,7 +289,8 @@ pub(super) fn leaving(
     let syncs = group.syncs.iter();
     syncs
         .filter_map(|(cluster, entry, sync)| {
-            let removing_since = sync.metadata.deletion_timestamp.as_ref().map(|time| time.0);
+            let began = || leaving.removing.get(sync.name_any().as_str()).copied();
+            let removing_since = is_being_deleted(sync).then(began).flatten();
             // Its last removal is still under way.
             let is_leaving = || removing_since.is_some() && leaving.places.contains_key(cluster);
             let (cause, policy) = if leaving.clusters.contains(cluster) || is_lost(cluster) || is_leaving() {
@@ -255,55 +300,84 @@ pub(super) fn leaving(
                 let cause = leaving.unselected(group, cluster);
                 (cause, group.object.spec.when_unselected)
             } else if rolling.snapshot.entry(entry).is_none() {
+                if removing_since.is_none() && has_returned(group, rolling, entry) {
+                    return None;
+                }
                 (LeavingCause::EntryRemoved, sync.spec.template.deletion_policy)
             } else {
                 return None;
             };
             let loses =
                 matches!(cause, LeavingCause::ClusterUnselected { .. }) && policy == DeletionPolicy::Delete;
+            let not_ready = loses && leaving.away.contains(cluster) && !is_abandoned(sync);
             let budget_until = match removing_since {
-                None if loses => untils.get(cluster).copied(),
+                None if loses && !not_ready => untils.get(cluster).copied(),
                 _ => None,
             };
             let leaving = LeavingSync {
-                cluster: cluster.to_owned(),
-                entry: entry.to_owned(),
+                cluster: cluster.into(),
+                entry: entry.into(),
                 cause,
                 policy,
-                depends_on: depends_on(sync).into_iter().collect(),
+                depends_on: depends_on(sync).into_iter().map(SyncName::from).collect(),
                 removing_since,
                 suspended: sync.spec.template.suspend,
+                not_ready,
                 budget_until,
                 approval: None,
             };
-            Some((sync.name_any(), leaving))
+            Some((sync.name_any().into(), leaving))
         })
         .collect()
+}
+
+/// Returns the names of the Syncs of entries that `rolling` lacks and that are in the group again.
+pub(super) fn returned(group: &Group, leaving: &Leaving, rolling: &Rolling) -> BTreeSet<SyncName> {
+    let mut entries = group.object.spec.syncs.iter();
+    if entries.all(|entry| rolling.snapshot.entry(&entry.name).is_some()) {
+        return BTreeSet::new();
+    }
+    let is_leaving = |cluster: &str| {
+        let lost = leaving.held.as_ref().map_or(&leaving.clusters, |held| &held.lost);
+        lost.contains(cluster)
+    };
+    let is_back = |(cluster, entry, sync): &(&str, &str, &Arc<SyncResource>)| {
+        !is_leaving(cluster)
+            && !is_being_deleted(sync)
+            && rolling.snapshot.entry(entry).is_none()
+            && has_returned(group, rolling, entry)
+    };
+    let syncs = group.syncs.iter().filter(is_back);
+    syncs.map(|(.., sync)| sync.name_any().into()).collect()
+}
+
+/// Reports whether an entry that the release lacks is in the group again: the next release has it, and would create
+/// what this one deletes. A rollback takes an entry away although the group has it.
+fn has_returned(group: &Group, rolling: &Rolling, entry: &str) -> bool {
+    let is_wanted = group.object.spec.syncs.iter().any(|one| one.name == entry);
+    is_wanted && rolling.rollout.direction.is_forward()
 }
 
 /// Returns when the deletion budget of the group allows to delete the objects of the clusters that leave, by cluster.
 /// The others may go now, or not without an approval. An approval is of a list, which the inventory of each Sync has:
 /// the Sync asks for it. Clusters that leave in one pass are judged together, after the Syncs that are being deleted
 /// and have not asked yet.
-fn budget_untils(group: &Group, leaving: &Leaving, now: Timestamp) -> BTreeMap<String, Timestamp> {
+fn budget_untils(group: &Group, leaving: &Leaving, now: Timestamp) -> BTreeMap<ClusterName, Timestamp> {
     let lost = leaving.held.as_ref().map_or(&leaving.clusters, |held| &held.lost);
     if lost.is_empty() || group.object.spec.when_unselected != DeletionPolicy::Delete {
         return BTreeMap::new();
     }
-    let clock = Clock {
+    let clock = BudgetClock {
         now,
         jumps: &leaving.clock_jumps,
     };
-    let limits = Limits::of_group(group.object.spec.deletion_budget);
+    let limits = BudgetLimits::of_group(group.object.spec.deletion_budget);
     let status = group.object.status.as_ref();
     let counted = status.and_then(|status| status.deletions.as_ref());
     let counted = counted.map_or(&[][..], |deletions| &deletions.counts);
-    let of = GroupObjects {
-        objects: group.syncs.values().map(|sync| inventory(sync)).sum(),
-        remaining: group.syncs.values().map(|sync| objects_of(sync)).sum(),
-        clusters: group.syncs.clusters().count(),
-    };
-    let mut forecast = Forecast::new(limits, counted, of, clock);
+    let syncs = group.syncs.iter();
+    let of = ObjectTotals::of(syncs.map(|(cluster, _, sync)| (cluster, sync.status.as_ref())));
+    let mut forecast = DeletionForecast::new(limits, counted, of, clock);
     let is_new = |cluster: &str| {
         let mut syncs = group.syncs.on(cluster);
         !syncs.any(|sync| deletion_budget::has_deleted(recorded_by(sync), limits.window, clock))
@@ -317,13 +391,16 @@ fn budget_untils(group: &Group, leaving: &Leaving, now: Timestamp) -> BTreeMap<S
         }
     }
     // Those that may leave first are asked first.
-    let mut order: Vec<(Option<&Timestamp>, &String)> = lost
+    let mut order: Vec<(Option<&Timestamp>, &ClusterName)> = lost
         .iter()
         .map(|cluster| (leaving.since.get(cluster), cluster))
         .collect();
     order.sort();
-    let until = |(_, cluster): (_, &String)| {
-        let staying = group.syncs.on(cluster).filter(|sync| !is_being_deleted(sync));
+    let until = |(_, cluster): (_, &ClusterName)| {
+        let is_away = leaving.away.contains(cluster);
+        let is_staying =
+            |sync: &&Arc<SyncResource>| !is_being_deleted(sync) && (!is_away || is_abandoned(sync));
+        let staying = group.syncs.on(cluster).filter(is_staying);
         let objects = staying.map(|sync| objects_of(sync)).sum();
         let until = forecast.lose(cluster, objects, is_new(cluster))?;
         Some((cluster.clone(), until))
@@ -375,50 +452,61 @@ pub(super) async fn report_orphans(context: GroupContext<'_>, group: &Group, rem
     context.events.normal(&*group.object, reason, note).await;
 }
 
-/// Settles the admission of a Sync in the ledger: its cluster has left.
+/// Ends in the ledger what is open of the entry of a Sync on its cluster, whatever its target.
 ///
 /// # Errors
 /// [`LedgerError`].
-pub(super) async fn settle_left(
+pub(super) async fn end_left(
     context: GroupContext<'_>,
     group: &SyncGroup,
     sync: &SyncResource,
 ) -> Result<(), LedgerError> {
     let id = identity::id_of(context.installation, group);
-    let key = key_of(&id, &admission_of(sync));
-    let ledger = context.ledger;
-    ledger
-        .settle_admission(&key, AdmissionOutcome::Left, "", context.clock.now())
-        .await?;
+    let Some(of) = &sync.spec.group_ref else {
+        return Ok(());
+    };
+    let place = EntryOnCluster {
+        group_id: &id,
+        entry: &EntryName::from(&of.entry),
+        cluster: &ClusterName::from(&sync.spec.cluster_ref.name),
+    };
+    context.ledger.leave(place, context.clock.now()).await?;
     Ok(())
 }
 
-/// Counts a cluster that leaves the selection and loses its objects, before its first Sync is deleted. At the time of
-/// the pass, so that an approval is judged as the plan judged it.
+/// Counts the clusters that leave the selection and lose their objects, before the first of their Syncs is deleted. At
+/// the time of the pass, so that an approval is judged as the plan judged it.
 ///
 /// # Errors
 /// [`HubError`].
 pub(super) async fn count(
     context: GroupContext<'_>,
     group: &Group,
-    removal: &Removal,
+    removals: &[Removal],
     now: Timestamp,
 ) -> Result<(), HubError> {
-    let is_harmless = removal.cause == LeavingCause::EntryRemoved || removal.policy == DeletionPolicy::Orphan;
     let current = context.objects.groups.get(&group.key);
     let status = current.as_ref().and_then(|group| group.status.as_ref());
     let deletions = status.and_then(|status| status.deletions.as_ref());
     // Counted before, or approved with all others. That one of its Syncs is being deleted says nothing: it may be of an
     // entry that was removed, whose objects hang on a finalizer.
-    let is_counted = deletions.is_some_and(|deletions| deletions.leaving.contains(&removal.cluster));
-    if is_harmless || is_counted {
+    let is_counted = |cluster: &ClusterName| {
+        deletions.is_some_and(|deletions| deletions.leaving.iter().any(|left| cluster == left))
+    };
+    let counts = |removal: &&Removal| {
+        removal.cause != LeavingCause::EntryRemoved && removal.policy != DeletionPolicy::Orphan
+    };
+    let clusters = removals.iter().filter(counts).map(|removal| &removal.cluster);
+    let clusters = clusters.filter(|cluster| !is_counted(cluster));
+    let clusters: BTreeSet<ClusterName> = clusters.cloned().collect();
+    if clusters.is_empty() {
         return Ok(());
     }
     let jumps = context.clock.jumps();
-    let clock = Clock { now, jumps: &jumps };
+    let clock = BudgetClock { now, jumps: &jumps };
     let approved = match deselected(group, clock) {
         Deselection::Approved(clusters) => {
-            let digest = deselection_digest(&clusters);
+            let digest = deselection_digest(members_of(group, &identities(group)), &clusters);
             let used = group.deletion_approvals().used_after(&digest, now);
             Some((clusters, used))
         }
@@ -426,7 +514,7 @@ pub(super) async fn count(
     };
     context
         .budgets
-        .count_left(budget_context(context), &group.key, &removal.cluster, approved)
+        .count_left(budget_context(context), &group.key, &clusters, approved)
         .await
 }
 
@@ -436,6 +524,7 @@ fn budget_context(context: GroupContext<'_>) -> BudgetContext<'_> {
         objects: context.objects,
         handlers: context.handlers,
         clock: context.clock,
+        removal_times: &context.caches.removal_times,
         now: context.clock.now(),
     }
 }
@@ -463,18 +552,24 @@ pub(super) async fn remove(
     Ok(())
 }
 
-/// Writes the deletion policy to a Sync, unless the Sync has it already.
+/// Writes the deletion policy to a Sync, unless the Sync has it already. Also a Sync whose objects stay has the
+/// finalizer from now on if it has written to its member: its release leaves a number there, without which a management
+/// cluster that is set back later would write the objects again (ADR 40).
 async fn set_policy(
     context: GroupContext<'_>,
     sync: &Arc<SyncResource>,
     policy: DeletionPolicy,
 ) -> Result<Arc<SyncResource>, HubError> {
     let has_finalizer = sync.finalizers().iter().any(|finalizer| finalizer == FINALIZER);
-    let needs_it = policy == DeletionPolicy::Delete;
+    let has_written = sync
+        .status
+        .as_ref()
+        .is_some_and(|status| !status.last_attempt_time.is_empty());
+    let needs_it = policy == DeletionPolicy::Delete || has_written;
     if sync.spec.template.deletion_policy == policy && has_finalizer == needs_it {
         return Ok(sync.clone());
     }
-    let written = context.hub.set_deletion_policy(sync, policy).await?;
+    let written = context.hub.set_deletion_policy(sync, policy, needs_it).await?;
     context.objects.syncs.observe_write(written.clone());
     Ok(Arc::new(written))
 }

@@ -1,27 +1,33 @@
 //! One pass of the rollout machine over a group: its inputs, and the releases that it loads on demand.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use kube::ResourceExt as _;
-use starling_api::conditions::{ConditionStatus, ConditionUpdate, IMPLICIT_STAGE, STAGES_OVERLAP};
-use starling_api::{REQUESTED_AT, RolloutStatus, StageStatus, SyncGroupStatus, UnselectedClusters};
+use starling_api::conditions::{
+    ConditionStatus, ConditionUpdate, IMPLICIT_STAGE, POLICY_MISSING, STAGES_OVERLAP,
+};
+use starling_api::{
+    GroupDeletionHold, REQUESTED_AT, RolloutStatus, StageStatus, SyncGroupStatus, UnselectedClusters,
+};
 use starling_core::clock_jumps::ClockJumps;
+use starling_core::ids::{ClusterName, RolloutNumber, SyncName};
 use starling_core::journal::Recorder;
 use starling_core::plan::{ClusterView, LeavingSync, PlanInput, StageRecord, left_over, overlap};
-use starling_core::rollout::operator::{OperatorActions, Subject, operator_actions};
+use starling_core::rollout::operator::{OperatorActions, RolloutSubject, operator_actions};
 use starling_core::rollout::{
     AdmissionRef, Epoch, Facts, Known, Loaded, Need, Observations, Offer, Rolling, StepError,
 };
 
 use super::leave::Leaving;
 use super::observe::Group;
-use super::{held, leave, marks, sync, view};
+use super::{digest, held, leave, marks, sync, view};
 use crate::controller::caches::plan_memo::PlanMemo;
 use crate::controller::caches::release_snapshots::ReleaseSnapshots;
 use crate::controller::caches::settled_admissions::SettledAdmissions;
 use crate::controller::gates::GateTasks;
 use crate::controller::hub::{Hub, HubError};
+use crate::controller::policies::AdmissionPolicies;
 
 /// The observations of a group for the machine.
 pub(super) struct GroupObservations<'a> {
@@ -31,14 +37,25 @@ pub(super) struct GroupObservations<'a> {
     pub(super) leaving: &'a Leaving,
     pub(super) store: Store<'a>,
     pub(super) settled: &'a SettledAdmissions,
+    /// Whether marks of actions and approvals are missing ([`marks::are_missing`]).
+    pub(super) awaits_marks: bool,
+    /// Whether the admission policies are in force; `None`: not known.
+    pub(super) policies: Option<&'a AdmissionPolicies>,
     pub(super) now: Timestamp,
+}
+
+/// Returns whether approvals or operator actions matter to a group.
+fn has_operators(group: &Group) -> bool {
+    let is_empty =
+        group.actions.is_empty() && group.approvals.is_empty() && group.deletion_approvals.is_empty();
+    !is_empty || digest::is_needed(group)
 }
 
 impl Observations for GroupObservations<'_> {
     fn operator_actions(&self, rollout: &RolloutStatus) -> OperatorActions {
         let group = self.group;
         let digest = rollout.release_digest.as_str();
-        let subject = Subject {
+        let subject = RolloutSubject {
             digest: (!digest.is_empty()).then_some(digest),
             ..marks::subject(group, rollout)
         };
@@ -50,42 +67,46 @@ impl Observations for GroupObservations<'_> {
         )
     }
 
-    fn gate_results(&self, rollout: i64, stages: &mut BTreeMap<String, StageRecord>) {
+    fn gate_results(&self, rollout: RolloutNumber, stages: &mut BTreeMap<String, StageRecord>) {
         self.gates
-            .add_results(&self.group.key, &self.group.identity.id, rollout, stages);
+            .add_results(&self.group.key, &self.group.id, rollout, stages);
     }
 
-    fn gate_messages(&self, rollout: i64, stages: &mut [StageStatus]) {
+    fn gate_messages(&self, rollout: RolloutNumber, stages: &mut [StageStatus]) {
         self.gates
-            .report(&self.group.key, &self.group.identity.id, rollout, stages);
+            .report(&self.group.key, &self.group.id, rollout, stages);
     }
 
-    fn release_digest(&self, rollout: i64) -> Option<String> {
+    fn release_digest(&self, rollout: RolloutNumber) -> Option<String> {
         let digested = self.memo.digested.as_ref()?;
         let rolls = self.group.object.status.as_ref()?.rollout.as_ref()?;
-        let is_of_it = rolls.id == rollout && digested.is_of(&self.group.object, rollout, &rolls.release);
+        let is_of_it = RolloutNumber::of(rolls) == rollout
+            && digested.is_of(&self.group.object, rollout, &rolls.release);
         is_of_it.then(|| digested.digest.clone())
     }
 
     fn is_settled(&self, admission: &AdmissionRef) -> bool {
-        self.settled
-            .contains(&self.group.key, &self.group.identity.id, admission)
+        self.settled.contains(&self.group.key, &self.group.id, admission)
     }
 
     fn is_stored(&self, release: &str) -> bool {
         self.store.snapshots.is_known(&self.group.object, release)
     }
 
-    fn clusters(&mut self, rolling: &Rolling) -> BTreeMap<String, ClusterView> {
+    fn clusters(&mut self, rolling: &Rolling) -> BTreeMap<ClusterName, ClusterView> {
         view::clusters(self.group, rolling, self.memo)
     }
 
-    fn give_back(&mut self, clusters: BTreeMap<String, ClusterView>) {
+    fn give_back(&mut self, clusters: BTreeMap<ClusterName, ClusterView>) {
         self.memo.views.put_back(clusters);
     }
 
-    fn leaving(&self, rolling: &Rolling) -> BTreeMap<String, LeavingSync> {
+    fn leaving(&self, rolling: &Rolling) -> BTreeMap<SyncName, LeavingSync> {
         leave::leaving(self.group, self.leaving, rolling, self.now)
+    }
+
+    fn returned(&self, rolling: &Rolling) -> BTreeSet<SyncName> {
+        leave::returned(self.group, self.leaving, rolling)
     }
 
     fn approves_removals(&self, digest: &str) -> bool {
@@ -96,7 +117,15 @@ impl Observations for GroupObservations<'_> {
         self.group
             .syncs
             .get(cluster, entry)
-            .map(|sync| sync::admission_of(sync))
+            .and_then(|sync| sync::admission_of(sync))
+    }
+
+    fn awaits_marks(&self, _: &SyncGroupStatus) -> bool {
+        self.awaits_marks
+    }
+
+    fn held_deletions(&self, input: &PlanInput) -> Vec<GroupDeletionHold> {
+        held::deletions(self.leaving.held.as_ref(), &input.leaving)
     }
 
     fn conditions(&self, input: &PlanInput) -> Vec<ConditionUpdate> {
@@ -110,6 +139,12 @@ impl Observations for GroupObservations<'_> {
         let several = overlap(&input.strategy, &self.memo.overlaps);
         conditions.extend(several.map(|message| present(STAGES_OVERLAP, "ClusterInSeveralStages", message)));
         let none = left_over(&input.strategy, &input.clusters);
+        let missing = self.policies.and_then(|policies| policies.missing());
+        let missing = missing.filter(|_| has_operators(self.group));
+        conditions.extend(missing.map(|why| {
+            let message = format!("spec.by of approvals and operator actions is not verified: {why}");
+            present(POLICY_MISSING, "PolicyMissing", message)
+        }));
         conditions.extend(none.map(|message| present(IMPLICIT_STAGE, "ClustersInNoStage", message)));
         conditions
     }

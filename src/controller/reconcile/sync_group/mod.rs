@@ -20,6 +20,7 @@ mod preview;
 mod report;
 mod sync;
 mod unconfirmed;
+mod validate;
 mod view;
 
 use std::time::Duration;
@@ -28,19 +29,21 @@ use jiff::Timestamp;
 use kube::core::SelectorExt as _;
 use starling_api::SyncGroup;
 use starling_core::expand;
+use starling_core::ids::GroupId;
 use starling_core::journal::{Recorder, resume};
 use starling_core::rollout::{self, Transition};
 use starling_ledger::LedgerError;
 
 use self::api::HubOf;
 use self::machine::{GroupObservations, PassTimes, Store};
-use self::observe::{Group, Snapshot};
+use self::observe::Group;
 pub use self::preview::{PlanPreview, PlanPreviewError, PreviewObjects, preview_plan};
 use super::ReconcileError;
 use super::cluster::is_reachable;
-use crate::controller::cache::ObjectKey;
+use crate::controller::caches::metric_tests;
 use crate::controller::context::{GroupContext, Next};
-use crate::controller::interpreter::{CarriedOut, GroupIdentity, Interpreter, Interrupted};
+use crate::controller::interpreter::{CarriedOut, Interpreter, Interrupted, RecordedGroup};
+use crate::controller::object_key::ObjectKey;
 use crate::controller::waits;
 
 /// Reconciles one SyncGroup.
@@ -78,7 +81,9 @@ async fn pass(context: GroupContext<'_>, key: &ObjectKey) -> Result<Next, Reconc
         return finalize::finalize(context, group).await;
     }
     finalize::ensure(context, &group).await?;
-    match observe::observe(Snapshot::by(context), group) {
+    let tests = metric_tests::check(&context.caches.metric_tests, key, &group.spec.rollout_strategy).await;
+    let observed = observe::observe_checked(context, &tests, group);
+    match observed {
         Ok(group) => roll(context, &group).await,
         Err(blocked) => {
             report::blocked(context, &blocked).await?;
@@ -112,8 +117,8 @@ fn awaits_check(context: GroupContext<'_>, group: &SyncGroup) -> bool {
 
 /// Runs one step of the machine and carries its effects out.
 async fn roll(context: GroupContext<'_>, group: &Group) -> Result<Next, ReconcileError> {
-    let identity = GroupIdentity {
-        id: group.identity.id.clone(),
+    let identity = RecordedGroup {
+        id: group.id.clone(),
         namespace: group.key.namespace.clone(),
         name: group.key.name.clone(),
     };
@@ -124,10 +129,7 @@ async fn roll(context: GroupContext<'_>, group: &Group) -> Result<Next, Reconcil
     let transition = match step(context, group, &recorder, now).await {
         Ok(transition) => transition,
         Err(error) => {
-            context
-                .caches
-                .journal_heads
-                .put(&group.key, &identity.id, recorder);
+            context.caches.journal_heads.put(&group.key, recorder);
             return Err(error);
         }
     };
@@ -158,11 +160,7 @@ async fn roll(context: GroupContext<'_>, group: &Group) -> Result<Next, Reconcil
     };
     // If the pass fails, the head of the journal is dropped, and the next pass reads it from the ledger.
     let done = interpreter.carry_out(effects, &mut recorder).await?;
-    marks::write(context, group).await;
-    context
-        .caches
-        .journal_heads
-        .put(&group.key, &identity.id, recorder);
+    context.caches.journal_heads.put(&group.key, recorder);
     report::dropped(context, group, &dropped).await;
     let CarriedOut {
         all_admitted,
@@ -207,6 +205,8 @@ async fn step(
         leaving: &leaving,
         store,
         settled: &caches.settled_admissions,
+        awaits_marks: marks::are_missing(context, group),
+        policies: Some(context.policies),
         now,
     };
     let stepped = machine::drive(rollout::step, &facts, Some(recorder), &mut observed).await;
@@ -229,8 +229,9 @@ async fn step(
 }
 
 /// Returns the recorder of a group, which continues its journal.
-async fn recorder(context: GroupContext<'_>, group: &Group, id: &str) -> Result<Recorder, LedgerError> {
-    if let Some(recorder) = context.caches.journal_heads.take(&group.key, id) {
+async fn recorder(context: GroupContext<'_>, group: &Group, id: &GroupId) -> Result<Recorder, LedgerError> {
+    let heads = &context.caches.journal_heads;
+    if let Some(recorder) = heads.take(&group.key, id, &group.object) {
         return Ok(recorder);
     }
     let entries = context.ledger.journal_tail(id).await?;

@@ -1,4 +1,4 @@
-//! Observes and validates a SyncGroup, from the caches alone.
+//! Observes a valid SyncGroup, from the caches alone.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -9,18 +9,22 @@ use starling_api::{
     SyncGroup,
 };
 use starling_core::deletion_approval::{Approval, Approvals};
-use starling_core::ignore::IgnoreRules;
+use starling_core::gate::CheckTest;
+use starling_core::identity;
+use starling_core::ids::{ClusterName, GroupId, InstallationId, SyncName};
 use starling_core::plan::ReadStrategy;
-use starling_core::{depend, expand, identity, unimplemented};
-use starling_expression::metric;
 
-use super::super::not_implemented;
-use crate::controller::cache::{Cache, ObjectKey};
+use super::super::marks;
+use super::validate::{Rules, ValidSpec, validate};
+use crate::controller::cache::Cache;
 use crate::controller::caches::group_to_delete_from;
+use crate::controller::caches::metric_tests::Checked;
 use crate::controller::caches::release_snapshots::ReleaseOwner;
 use crate::controller::caches::selections::{Selected, SelectionCache};
 use crate::controller::caches::sync_index::{GroupSyncs, SyncCache};
 use crate::controller::context::GroupContext;
+use crate::controller::object_key::ObjectKey;
+use crate::controller::policies::AdmissionPolicies;
 
 /// A valid group, and all inputs of its plan.
 pub(super) struct Group {
@@ -28,6 +32,8 @@ pub(super) struct Group {
     pub(super) key: ObjectKey,
     /// The identity, for everything outside of the object that refers to the group.
     pub(super) identity: GroupIdentity,
+    /// The ID in the identity.
+    pub(super) id: GroupId,
     /// The parsed strategy.
     pub(super) strategy: ReadStrategy,
     /// The Sources of the entries, by name. All of them have a revision.
@@ -39,9 +45,9 @@ pub(super) struct Group {
     /// Names of Syncs that do not belong to the group.
     pub(super) foreign_names: ForeignNames,
     /// Clusters that exist and cannot be decoded: they are neither selected nor unselected.
-    pub(super) unreadable: BTreeSet<String>,
+    pub(super) unreadable: BTreeSet<ClusterName>,
     /// Names of Syncs in the namespace that exist and cannot be decoded.
-    pub(super) unreadable_syncs: BTreeSet<String>,
+    pub(super) unreadable_syncs: BTreeSet<SyncName>,
     /// The approvals of all rollouts of the group.
     pub(super) approvals: Vec<Arc<RolloutApproval>>,
     /// The operator actions of all rollouts of the group.
@@ -98,8 +104,11 @@ pub(super) struct Snapshot<'a> {
     pub(super) actions: &'a Cache<RolloutAction>,
     pub(super) deletion_approvals: &'a Cache<DeletionApproval>,
     pub(super) selections: &'a SelectionCache,
+    pub(super) rules: Rules<'a>,
+    /// Whether the admission policies are in force; `None`: not known, so the marks of the objects say it.
+    pub(super) policies: Option<&'a AdmissionPolicies>,
     /// The installation ID; `None`: not known, so the identity of a group is the one in its status.
-    pub(super) installation: Option<&'a str>,
+    pub(super) installation: Option<&'a InstallationId>,
 }
 
 impl Group {
@@ -107,14 +116,14 @@ impl Group {
     pub(super) fn stored(&self) -> ReleaseOwner<'_> {
         ReleaseOwner {
             group: &self.object,
-            id: &self.identity.id,
+            id: &self.id,
         }
     }
 }
 
 impl<'a> Snapshot<'a> {
     /// Creates a snapshot of the caches of the controller.
-    pub(super) fn by(context: GroupContext<'a>) -> Self {
+    fn by(context: GroupContext<'a>, check_test: &'a CheckTest) -> Self {
         Self {
             sources: &context.objects.sources,
             clusters: &context.objects.clusters,
@@ -123,9 +132,26 @@ impl<'a> Snapshot<'a> {
             actions: &context.objects.actions,
             deletion_approvals: &context.objects.deletion_approvals,
             selections: &context.caches.selections,
+            rules: Rules {
+                check_test,
+                job_accounts: Some(&context.rights.job_accounts),
+            },
+            policies: Some(context.policies),
             installation: Some(context.installation),
         }
     }
+}
+
+/// Observes a group whose metric tests were checked.
+pub(super) fn observe_checked(
+    context: GroupContext<'_>,
+    tests: &Arc<Checked>,
+    object: Arc<SyncGroup>,
+) -> Result<Group, GroupBlocked> {
+    let tests = tests.clone();
+    // Every test of the strategy was checked.
+    let result_of = move |test: &str| tests.get(test).cloned().unwrap_or(Ok(()));
+    observe(Snapshot::by(context, &result_of), object)
 }
 
 pub(super) fn observe(snapshot: Snapshot<'_>, object: Arc<SyncGroup>) -> Result<Group, GroupBlocked> {
@@ -136,36 +162,19 @@ pub(super) fn observe(snapshot: Snapshot<'_>, object: Arc<SyncGroup>) -> Result<
         stalled,
     };
     let key = ObjectKey::of(&*object);
-    let missing = unimplemented::of_group(&object.spec);
-    if !missing.is_empty() {
-        return Err(blocked("NotImplemented", not_implemented(&missing), true));
-    }
-    let selector = expand::selector(&object.spec.cluster_selector)
-        .map_err(|error| blocked("InvalidSelector", format!("spec.clusterSelector: {error}"), true))?;
-    if let Some(twice) = repeated_entry(&object) {
-        return Err(blocked(
-            "InvalidSpec",
-            format!("spec.syncs: the name {twice:?} occurs twice"),
-            true,
-        ));
-    }
-    let strategy = ReadStrategy::checked(&object.spec.rollout_strategy, &metric::check)
-        .map_err(|error| blocked("InvalidSpec", format!("spec.{error}"), true))?;
-    depend::check_entries(&object.spec.syncs)
-        .map_err(|error| blocked(error.reason(), format!("spec.{error}"), true))?;
-    if let Some(message) = invalid_ignore(&object) {
-        return Err(blocked("InvalidSpec", message, true));
-    }
+    let ValidSpec { selector, strategy } = validate(&object.spec, snapshot.rules)
+        .map_err(|error| blocked(error.reason(), error.to_string(), true))?;
     let sources = sources(snapshot.sources, &object, &key)
         .map_err(|error| blocked(error.reason(), error.to_string(), false))?;
 
     let clusters = snapshot.selections.get(snapshot.clusters, &object, &selector);
     let syncs = snapshot.syncs.of_group(&key);
-    let unreadable = snapshot.clusters.unreadable_in(&key.namespace);
-    let unreadable_syncs = snapshot.syncs.unreadable_in(&key.namespace);
+    let unreadable = snapshot.clusters.unreadable_in(&key.namespace).into_iter();
+    let unreadable_syncs = snapshot.syncs.unreadable_in(&key.namespace).into_iter();
+    let identity = identity(snapshot.installation, &object);
     Ok(Group {
-        approvals: snapshot.approvals.indexed(&key),
-        actions: snapshot.actions.indexed(&key),
+        approvals: judged(snapshot.policies, snapshot.approvals.indexed(&key)),
+        actions: judged(snapshot.policies, snapshot.actions.indexed(&key)),
         deletion_approvals: snapshot
             .deletion_approvals
             .indexed(&group_to_delete_from(&key.namespace, &key.name)),
@@ -174,19 +183,31 @@ pub(super) fn observe(snapshot: Snapshot<'_>, object: Arc<SyncGroup>) -> Result<
             own: syncs.clone(),
             namespace: key.namespace.clone(),
         },
-        identity: identity(snapshot.installation, &object),
+        id: GroupId::new(identity.id.as_str()),
+        identity,
         object,
         key,
         strategy,
         sources,
         clusters,
         syncs,
-        unreadable,
-        unreadable_syncs,
+        unreadable: unreadable.map(ClusterName::from).collect(),
+        unreadable_syncs: unreadable_syncs.map(SyncName::from).collect(),
     })
 }
 
-fn identity(installation: Option<&str>, group: &SyncGroup) -> GroupIdentity {
+/// Returns actions or approvals, each of which says whether its `by` is verified.
+fn judged<K: ResourceExt + Clone>(policies: Option<&AdmissionPolicies>, objects: Vec<Arc<K>>) -> Vec<Arc<K>> {
+    match policies {
+        None => objects,
+        Some(policies) => {
+            let judged = objects.into_iter().map(|object| marks::judged(policies, object));
+            judged.collect()
+        }
+    }
+}
+
+fn identity(installation: Option<&InstallationId>, group: &SyncGroup) -> GroupIdentity {
     match installation {
         Some(installation) => identity::of_group(installation, group),
         None => group
@@ -195,24 +216,6 @@ fn identity(installation: Option<&str>, group: &SyncGroup) -> GroupIdentity {
             .and_then(|status| status.identity.clone())
             .unwrap_or_default(),
     }
-}
-
-/// Returns the first invalid `ignore` of an entry, with the error.
-fn invalid_ignore(group: &SyncGroup) -> Option<String> {
-    group.spec.syncs.iter().find_map(|entry| {
-        let error = IgnoreRules::new(&entry.template.ignore).err()?;
-        Some(format!("spec.syncs[{}].{error}", entry.name))
-    })
-}
-
-fn repeated_entry(group: &SyncGroup) -> Option<&str> {
-    let mut names = BTreeSet::new();
-    group
-        .spec
-        .syncs
-        .iter()
-        .map(|entry| entry.name.as_str())
-        .find(|name| !names.insert(*name))
 }
 
 /// The reason why a Source of an entry cannot be used.

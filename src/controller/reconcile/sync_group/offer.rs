@@ -16,7 +16,9 @@ pub(super) fn offer(now: Timestamp, group: &Group) -> Offer {
     match next_release(current, &wanted(group), now) {
         ReleaseStep::Start(release) | ReleaseStep::Keep(release) => of_today(group, release),
         ReleaseStep::Settle { until } => Offer {
-            release: current.map(|current| current.release.clone()).unwrap_or_default(),
+            release: current
+                .map(|current| (&current.release).into())
+                .unwrap_or_default(),
             snapshot: None,
             settles_at: Some(until),
         },

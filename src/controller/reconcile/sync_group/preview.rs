@@ -14,12 +14,14 @@ use starling_core::clock_jumps::ClockJumps;
 use starling_core::explain::CurrentRollout;
 use starling_core::plan::{PlanInput, ReadStrategy};
 use starling_core::rollout::{self, Blocked, PlannerInput, Preview, Rolling};
+use starling_expression::metric;
 
 use super::leave::Leaving;
 use super::machine::{self, GroupObservations, PassTimes, Store, drive};
 use super::observe::{Snapshot, observe};
 use super::offer::offer;
-use crate::controller::cache::{Cache, ObjectKey};
+use super::validate::Rules;
+use crate::controller::cache::Cache;
 use crate::controller::caches::indexed::{
     cluster_of, group_of_action, group_of_approval, subject_of_deletions,
 };
@@ -30,6 +32,7 @@ use crate::controller::caches::settled_admissions::SettledAdmissions;
 use crate::controller::caches::sync_index::{GroupSyncs, SyncCache};
 use crate::controller::gates::GateTasks;
 use crate::controller::hub::{Hub, HubError};
+use crate::controller::object_key::ObjectKey;
 
 /// The objects of a namespace that a preview is built from.
 #[derive(Debug)]
@@ -152,6 +155,11 @@ impl PreviewObjects {
             actions: &self.actions,
             deletion_approvals: &self.deletion_approvals,
             selections: &self.selections,
+            rules: Rules {
+                check_test: &metric::check,
+                job_accounts: None,
+            },
+            policies: None,
             installation: None,
         }
     }
@@ -199,6 +207,8 @@ pub async fn preview_plan(
         leaving: &leaving,
         store,
         settled: &SettledAdmissions::default(),
+        awaits_marks: false,
+        policies: None,
         now,
     };
     // A step has no effects before somebody executes them. It comes first, because it gives the clusters back.
@@ -234,6 +244,7 @@ mod tests {
     use serde::de::DeserializeOwned;
     use serde_json::{Value, json};
     use starling_api::RolloutStatus;
+    use starling_core::ids::RolloutNumber;
     use starling_core::plan::UnresolvedTarget;
     use starling_core::rollout::{Admission, ReleaseSnapshot};
 
@@ -307,7 +318,7 @@ mod tests {
             cluster: cluster.into(),
             entry: entry.into(),
             release: release.into(),
-            rollout: 3,
+            rollout: RolloutNumber::new(3),
             target: "t".into(),
             revision: REVISION.into(),
             at: Timestamp::UNIX_EPOCH,
@@ -361,9 +372,9 @@ mod tests {
         let group = observe(objects.snapshot(), Arc::new(group)).map_err(|blocked| blocked.message);
         let mut group = group.unwrap();
         let name = sync::name_of(&group, "c1", "app");
-        group.unreadable_syncs.insert(name.clone());
+        group.unreadable_syncs.insert(name.clone().into());
         let views = view::clusters(&group, &rolling, &mut PlanMemo::default());
-        let wanted = Err(UnresolvedTarget::UnreadableSync { sync: name });
+        let wanted = Err(UnresolvedTarget::UnreadableSync { sync: name.into() });
         assert_eq!(views["c1"].entries["app"].wanted, wanted);
     }
 
@@ -394,13 +405,13 @@ mod tests {
         let sync = object("Sync", "shop-old-c1", &spec);
         let group = rolling(|group| {
             let template = &group.spec.syncs[0].template;
-            starling_core::target::of_release(&[("app", REVISION, template)])
+            starling_core::target::of_release(&[("app", REVISION, template)]).into_string()
         });
         let objects = PreviewObjects::of(vec![source()], vec![cluster], vec![sync], vec![], vec![], vec![]);
         let found = preview_plan(&empty(), &objects, group, Timestamp::now())
             .await
             .unwrap();
-        let leaving: Vec<&String> = found.input.leaving.keys().collect();
+        let leaving: Vec<_> = found.input.leaving.keys().collect();
         assert_eq!(leaving, ["shop-old-c1"]);
     }
 }

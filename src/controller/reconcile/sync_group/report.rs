@@ -12,6 +12,7 @@ use super::super::{ReconcileError, held_after_restore, ready, stalled};
 use super::observe::{Group, GroupBlocked};
 use crate::controller::context::GroupContext;
 use crate::controller::event_handlers::ChangedBy;
+use crate::controller::object_key::ObjectKey;
 
 /// Writes the reason why the group cannot roll out. The rest of status stays.
 pub(super) async fn blocked(context: GroupContext<'_>, blocked: &GroupBlocked) -> Result<(), ReconcileError> {
@@ -97,6 +98,8 @@ async fn write(
         return Ok(());
     }
     let written = context.hub.write_status(object, after).await?;
+    let heads = &context.caches.journal_heads;
+    heads.wrote(&ObjectKey::of(object), &written);
     if let Some(change) = context.objects.groups.observe_write(written) {
         context.handlers.on_group(&change, ChangedBy::Reconciler);
     }

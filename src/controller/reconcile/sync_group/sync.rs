@@ -6,6 +6,7 @@ use starling_api::{
     ROLLOUT, SyncEntry, SyncResource, SyncSpec, SyncTemplate,
 };
 use starling_core::expand::{self, ClusterFacts, ParameterError};
+use starling_core::ids::{ClusterName, EntryName, ReleaseDigest};
 use starling_core::rollout::{Admission, AdmissionRef, Rolling};
 use starling_core::target;
 
@@ -21,15 +22,15 @@ pub(super) fn name_of(group: &Group, cluster: &str, entry: &str) -> String {
     }
 }
 
-/// Returns the admission that a Sync carries.
-pub(super) fn admission_of(sync: &SyncResource) -> AdmissionRef {
+/// Returns the admission that a Sync carries; `None`: the Sync names no rollout.
+pub(super) fn admission_of(sync: &SyncResource) -> Option<AdmissionRef> {
     let group_ref = sync.spec.group_ref.as_ref();
-    AdmissionRef {
-        cluster: sync.spec.cluster_ref.name.clone(),
-        entry: group_ref.map(|of| of.entry.clone()).unwrap_or_default(),
-        rollout: sync.annotations().get(ROLLOUT).cloned().unwrap_or_default(),
+    Some(AdmissionRef {
+        cluster: sync.spec.cluster_ref.name.clone().into(),
+        entry: group_ref.map(|of| (&of.entry).into()).unwrap_or_default(),
+        rollout: sync.annotations().get(ROLLOUT)?.parse().ok()?,
         target: target::of_spec(&sync.spec).unwrap_or_default(),
-    }
+    })
 }
 
 /// Returns the template of an entry for one cluster, with resolved parameters and with the names of Syncs as
@@ -58,18 +59,18 @@ pub(super) enum NotAdmissible {
     NoPlan,
     /// The rollout is of other releases.
     #[error("release {0} is neither the current nor the last known good one")]
-    OtherRelease(String),
+    OtherRelease(ReleaseDigest),
     /// The release has no such entry.
     #[error("release {release} has no entry {entry:?}")]
     NoEntry {
         /// Digest of the release.
-        release: String,
+        release: ReleaseDigest,
         /// Name of the entry.
-        entry: String,
+        entry: EntryName,
     },
     /// The group does not select the cluster.
     #[error("cluster {0} is not selected")]
-    NotSelected(String),
+    NotSelected(ClusterName),
     /// The cluster lacks a parameter.
     #[error("a parameter cannot be resolved")]
     Parameter(#[from] ParameterError),
@@ -113,7 +114,7 @@ fn mk_sync(group: &Group, rolling: &Rolling, admission: &Admission) -> Result<Sy
         SyncSpec {
             group_ref: Some(GroupRef {
                 name: group.key.name.clone(),
-                entry: admission.entry.clone(),
+                entry: admission.entry.to_string(),
             }),
             cluster_ref: LocalRef::new(&admission.cluster),
             revision: admission.revision.clone(),
@@ -138,7 +139,7 @@ fn mk_sync(group: &Group, rolling: &Rolling, admission: &Admission) -> Result<Sy
     );
     let mut annotations = std::collections::BTreeMap::from([
         (ROLLOUT.to_owned(), admission.rollout.to_string()),
-        (RELEASE.to_owned(), admission.release.clone()),
+        (RELEASE.to_owned(), admission.release.to_string()),
         (ADMITTED_AT.to_owned(), admission.at.to_string()),
     ]);
     if let Some(requested_at) = admission.retried_for {

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use kube::ResourceExt;
 use starling_api::{ADMITTED_AT, Cluster, RELEASE, RETRIED_FOR, SyncEntry, SyncResource, SyncStatus};
-use starling_core::expand::ParameterError;
+use starling_core::expand::{self, ParameterError};
+use starling_core::ids::{ClusterId, ClusterName, EntryName, TargetDigest};
 use starling_core::plan::{ClusterView, EntryView, ObservedSync, Progress, UnresolvedTarget};
 use starling_core::progress::{Admitted, progress};
 use starling_core::rollout::{ReleaseSnapshot, Rolling};
@@ -14,14 +15,14 @@ use super::super::cluster::{jitter_id, reach};
 use super::digest;
 use super::observe::Group;
 use super::sync::{name_of, template_for};
-use crate::controller::caches::plan_memo::{Expanded, ObjectState, PlanMemo, Wanted};
+use crate::controller::caches::plan_memo::{Covered, Expanded, ObjectState, PlanMemo, Wanted};
 
 /// Returns the views of all clusters, and computes those of changed clusters.
 pub(super) fn clusters(
     group: &Group,
     rolling: &Rolling,
     known: &mut PlanMemo,
-) -> BTreeMap<String, ClusterView> {
+) -> BTreeMap<ClusterName, ClusterView> {
     let of = (
         ObjectState::spec(&*group.object),
         rolling.snapshot.digest.clone(),
@@ -37,11 +38,11 @@ pub(super) fn clusters(
     if changed.all {
         known.begin();
         known.overlaps.clear();
-        known.directories.clear();
+        known.covered.clear();
     }
     for name in changed.gone {
         known.overlaps.remove(&name);
-        known.directories.remove(&name);
+        known.covered.remove(&name);
     }
     for (name, cluster) in changed.clusters {
         let view = cluster_view(group, rolling, known, &name, &cluster);
@@ -58,21 +59,18 @@ fn cluster_view(
     group: &Group,
     rolling: &Rolling,
     known: &mut PlanMemo,
-    name: &str,
+    name: &ClusterName,
     cluster: &Cluster,
 ) -> ClusterView {
     let place = group.strategy.place(cluster.labels());
     if place.also.is_empty() {
         known.overlaps.remove(name);
     } else {
-        known.overlaps.insert(name.to_owned(), place.clone());
+        known.overlaps.insert(name.clone(), place.clone());
     }
-    let id = cluster
-        .status
-        .as_ref()
-        .map_or("", |status| status.cluster_id.as_str());
-    let mut directories = BTreeMap::new();
-    let entries: BTreeMap<String, EntryView> = rolling
+    let id = ClusterId::of(cluster);
+    let mut covered = BTreeMap::new();
+    let entries: BTreeMap<EntryName, EntryView> = rolling
         .snapshot
         .entries
         .iter()
@@ -83,7 +81,7 @@ fn cluster_view(
                 let admitted = known
                     .admitted
                     .get(name, &entry.name, ObjectState::spec(&**sync), compute);
-                observed(sync, admitted, id)
+                observed(sync, admitted, &id)
             });
             let known_good = rolling.known_good.as_ref().and_then(|good| {
                 let entry = good.entry(&entry.name)?;
@@ -95,10 +93,10 @@ fn cluster_view(
                 wanted: match wanted {
                     // An unreadable Sync looks like a cluster that has not started.
                     _ if is_unreadable(group, name, &entry.name) => Err(UnresolvedTarget::UnreadableSync {
-                        sync: name_of(group, name, &entry.name),
+                        sync: name_of(group, name, &entry.name).into(),
                     }),
                     Ok(expanded) => {
-                        directories.insert(entry.name.clone(), expanded.directory);
+                        covered.insert(entry.name.clone(), expanded.covered);
                         Ok(expanded.target)
                     }
                     Err(error) => Err(error.into()),
@@ -106,11 +104,11 @@ fn cluster_view(
                 known_good,
                 observed,
             };
-            (entry.name.clone(), view)
+            (EntryName::from(&entry.name), view)
         })
         .collect();
     if digest::is_needed(group) {
-        known.directories.insert(name.to_owned(), directories);
+        known.covered.insert(name.clone(), covered);
     }
     ClusterView {
         stage: place.stage,
@@ -122,10 +120,12 @@ fn cluster_view(
 }
 
 /// Whether the Sync of an entry on a cluster exists and cannot be decoded, since another version has written it.
-fn is_unreadable(group: &Group, cluster: &str, entry: &str) -> bool {
+fn is_unreadable(group: &Group, cluster: &ClusterName, entry: &str) -> bool {
     !group.unreadable_syncs.is_empty()
         && group.syncs.get(cluster, entry).is_none()
-        && group.unreadable_syncs.contains(&name_of(group, cluster, entry))
+        && group
+            .unreadable_syncs
+            .contains(name_of(group, cluster, entry).as_str())
 }
 
 /// Returns the target of an entry of a release on one cluster.
@@ -137,14 +137,17 @@ fn wanted(
     snapshot: &ReleaseSnapshot,
     known: &mut Wanted,
     entry: &SyncEntry,
-    name: &str,
+    name: &ClusterName,
     cluster: &Cluster,
 ) -> Result<Expanded, ParameterError> {
     let revision = snapshot.revision(&entry.name);
     let compute = || {
         template_for(group, entry, name, cluster).map(|template| Expanded {
             target: target::of_sync(revision, &template),
-            directory: (template.path, template.target_namespace),
+            covered: Covered {
+                values: expand::cluster_values(&entry.template, &template),
+                directory: (template.path, template.target_namespace),
+            },
         })
     };
     // The names of dependencies are those of Syncs, which may change.
@@ -159,7 +162,7 @@ fn wanted(
     known.get(name, &entry.name, of, compute)
 }
 
-fn observed(sync: &SyncResource, target: Option<String>, cluster_id: &str) -> ObservedSync {
+fn observed(sync: &SyncResource, target: Option<TargetDigest>, cluster_id: &ClusterId) -> ObservedSync {
     let none = SyncStatus::default();
     let status = sync.status.as_ref().unwrap_or(&none);
     let annotation = |key: &str| sync.annotations().get(key);
@@ -170,7 +173,7 @@ fn observed(sync: &SyncResource, target: Option<String>, cluster_id: &str) -> Ob
     ObservedSync {
         retried_for: annotation(RETRIED_FOR).and_then(|text| text.parse().ok()),
         target,
-        release: annotation(RELEASE).cloned().unwrap_or_default(),
+        release: annotation(RELEASE).cloned().unwrap_or_default().into(),
         // The annotation may have been removed; the creation time of the Sync is then the best estimate.
         admitted_at: annotation(ADMITTED_AT)
             .and_then(|text| text.parse().ok())

@@ -1,10 +1,13 @@
 //! One pass over the objects of a Sync that is being deleted.
 
 use std::collections::BTreeSet;
+use std::sync::Mutex;
 
+use starling_core::apply::ApprovedDeletions;
 use starling_core::apply::HeldDeletions;
 use starling_core::backoff;
 use starling_core::deletion_approval::ENDING;
+use starling_core::deletion_subject::DeletionCause;
 use starling_core::finalize::{Orphaned, Waiting};
 use starling_core::object::ObjectId;
 
@@ -12,13 +15,14 @@ use super::super::super::ReconcileError;
 use super::super::access::{self, AccessError, ResponseRecorder};
 use super::super::budgets::BudgetsOf;
 use super::super::deletion_hold;
-use super::super::observe::Observed;
+use super::super::observe::SyncSnapshot;
 use super::super::report as sync_report;
 use super::super::resolve::resolve;
 use super::super::siblings::SiblingsOf;
+use super::super::used_approvals;
 use super::observe::is_abandoned;
 use super::release::{orphan, release};
-use super::report::{self, LastPass, Unfinished};
+use super::report::{self, LastPass, UnfinishedDeletion};
 use crate::controller::context::{Next, SyncContext};
 use crate::controller::waits;
 use starling_member::{DeleteJob, DeleteOutcome, Member, MemberError};
@@ -27,21 +31,29 @@ use starling_member::{DeleteJob, DeleteOutcome, Member, MemberError};
 ///
 /// # Errors
 /// [`ReconcileError`] if a write to the management cluster or the ledger failed.
-pub(super) async fn delete(context: SyncContext<'_>, observed: &Observed) -> Result<Next, ReconcileError> {
+pub(super) async fn delete(
+    context: SyncContext<'_>,
+    observed: &SyncSnapshot,
+    cause: DeletionCause,
+) -> Result<Next, ReconcileError> {
     let member = match enter(context, observed) {
         Ok(member) => member,
         // An abandoned cluster that only throttles requests is available, and its objects are deleted.
-        Err(AccessError::NoConnection | AccessError::BreakerOpen | AccessError::Account(_))
-            if is_abandoned(observed) =>
-        {
+        Err(
+            AccessError::NoConnection
+            | AccessError::BreakerOpen
+            | AccessError::AccountRequired(_)
+            | AccessError::Account(_),
+        ) if is_abandoned(observed) => {
             return orphan(context, observed, &Orphaned::Abandoned).await;
         }
         Err(error) => {
             let next = match &error {
                 AccessError::Busy(pause) => Next::After(pause.left()),
-                AccessError::NoConnection | AccessError::BreakerOpen | AccessError::Account(_) => {
-                    retry(observed)
-                }
+                AccessError::NoConnection
+                | AccessError::BreakerOpen
+                | AccessError::AccountRequired(_)
+                | AccessError::Account(_) => retry(observed),
             };
             return report_no_access(context, observed, crate::chain(&error), next).await;
         }
@@ -52,17 +64,22 @@ pub(super) async fn delete(context: SyncContext<'_>, observed: &Observed) -> Res
         .await;
     let siblings = match Box::pin(SiblingsOf { context, observed }.current_objects()).await {
         Ok(siblings) => siblings,
-        Err(why) => {
-            report::waiting(context, observed, &Waiting::Siblings(why)).await?;
+        Err(error) => {
+            let waiting = Waiting::Siblings(crate::chain(&error));
+            report::waiting(context, observed, &waiting).await?;
             return Ok(retry(observed));
         }
     };
-    let deleted = pass(context, observed, &member, &siblings).await;
+    let deleted = pass(context, observed, cause, &member, &siblings).await;
     if deleted.is_complete() {
         return complete(context, observed, &deleted).await;
     }
     if let Some(held) = &deleted.held {
         return self::held(context, observed, held).await;
+    }
+    if let Some(why) = &deleted.stopped {
+        report::waiting(context, observed, &Waiting::Group(why.clone())).await?;
+        return Ok(Next::Retry(waits::PARENT_RETRY));
     }
     if let Some(why) = &deleted.not_counted {
         report::waiting(context, observed, &Waiting::NotCounted(why.clone())).await?;
@@ -90,7 +107,7 @@ pub(super) async fn delete(context: SyncContext<'_>, observed: &Observed) -> Res
 
 /// Returns the member. An account with unresolved parameters is rejected here; the account of a Sync whose other
 /// parameters do not resolve is accepted.
-fn enter(context: SyncContext<'_>, observed: &Observed) -> Result<Member, AccessError> {
+fn enter(context: SyncContext<'_>, observed: &SyncSnapshot) -> Result<Member, AccessError> {
     let spec = &observed.object.spec;
     let resolved = resolve(spec, observed.cluster.as_deref());
     let spec = resolved.as_deref().unwrap_or(spec);
@@ -99,12 +116,13 @@ fn enter(context: SyncContext<'_>, observed: &Observed) -> Result<Member, Access
 
 async fn pass(
     context: SyncContext<'_>,
-    observed: &Observed,
+    observed: &SyncSnapshot,
+    cause: DeletionCause,
     member: &Member,
     siblings: &BTreeSet<ObjectId>,
 ) -> DeleteOutcome {
     let job = DeleteJob {
-        owner: observed.owner.as_str(),
+        owner: &observed.owner,
         siblings,
         confirm: context.budgets.confirmed_kinds(),
         budgets: &BudgetsOf {
@@ -113,8 +131,12 @@ async fn pass(
             target: ENDING,
             // The state of the group was read in this pass.
             is_later: false,
+            slot: Mutex::default(),
         },
-        approved: &observed.approvals.digests(),
+        approval: ApprovedDeletions {
+            subject: used_approvals::subject(observed, cause, used_approvals::last_target(observed)),
+            digests: &observed.approvals.digests(),
+        },
         deadline: observed.deadline(),
     };
     let recorder = ResponseRecorder::begin(member);
@@ -127,7 +149,7 @@ async fn pass(
 /// limits may have changed.
 async fn held(
     context: SyncContext<'_>,
-    observed: &Observed,
+    observed: &SyncSnapshot,
     held: &HeldDeletions,
 ) -> Result<Next, ReconcileError> {
     let hold = deletion_hold::of(held);
@@ -148,13 +170,13 @@ async fn held(
 
 async fn complete(
     context: SyncContext<'_>,
-    observed: &Observed,
+    observed: &SyncSnapshot,
     deleted: &DeleteOutcome,
 ) -> Result<Next, ReconcileError> {
     let cluster = observed.cluster_name();
     let (gone, stay) = (deleted.deleted.len(), deleted.released.len());
     tracing::info!(sync = %observed.key, %cluster, deleted = gone, released = stay, "objects deleted");
-    sync_report::let_go(context, observed, &deleted.let_go).await;
+    sync_report::relinquished(context, observed, &deleted.relinquished).await;
     let note = format!("deleted all objects from cluster {cluster}");
     context
         .events
@@ -165,14 +187,14 @@ async fn complete(
 
 /// Returns the requeue while the cluster is not available. A change of the Cluster enqueues the Sync; the retry is for
 /// a cluster that was unreachable for such a short time that its status did not change.
-fn retry(observed: &Observed) -> Next {
+fn retry(observed: &SyncSnapshot) -> Next {
     Next::Retry(observed.retry_interval())
 }
 
 /// Reports that no request may be sent to the cluster.
 async fn report_no_access(
     context: SyncContext<'_>,
-    observed: &Observed,
+    observed: &SyncSnapshot,
     why: String,
     next: Next,
 ) -> Result<Next, ReconcileError> {
@@ -183,7 +205,7 @@ async fn report_no_access(
 /// Reports the remaining objects, and retries after a backoff.
 async fn unfinished(
     context: SyncContext<'_>,
-    observed: &Observed,
+    observed: &SyncSnapshot,
     deleted: &DeleteOutcome,
 ) -> Result<Next, ReconcileError> {
     let (pass, start) = if deleted.failures.is_empty() && deleted.interrupted.is_none() {
@@ -196,7 +218,7 @@ async fn unfinished(
     let wait = backoff::delay(start, passes, observed.uid().as_str());
     let until = waits::from(context.clock.now(), wait);
     context.caches.deadlines.set(&observed.key, until);
-    let unfinished = Unfinished {
+    let unfinished = UnfinishedDeletion {
         pass,
         deleted,
         passes,

@@ -15,7 +15,7 @@ use starling_core::finalize::{Finalize, FinalizeInput, ParentDeletion, Waiting, 
 
 use super::super::ReconcileError;
 use super::super::parent_deletion::parent_deletion;
-use super::observe::Observed;
+use super::observe::SyncSnapshot;
 use crate::controller::context::{Next, SyncContext};
 use crate::controller::event_handlers::ChangedBy;
 use crate::controller::waits;
@@ -26,7 +26,7 @@ use report::LastPass;
 ///
 /// # Errors
 /// [`ReconcileError`] if the finalizer cannot be added; then nothing may be applied.
-pub(super) async fn ensure(context: SyncContext<'_>, observed: &Observed) -> Result<(), ReconcileError> {
+pub(super) async fn ensure(context: SyncContext<'_>, observed: &SyncSnapshot) -> Result<(), ReconcileError> {
     let object = &observed.object;
     let has = has_finalizer(object);
     let group = match observed.group_key() {
@@ -52,7 +52,10 @@ pub(super) async fn ensure(context: SyncContext<'_>, observed: &Observed) -> Res
 ///
 /// # Errors
 /// [`ReconcileError`] if a write to the management cluster or the ledger failed.
-pub(super) async fn finalize(context: SyncContext<'_>, observed: &Observed) -> Result<Next, ReconcileError> {
+pub(super) async fn finalize(
+    context: SyncContext<'_>,
+    observed: &SyncSnapshot,
+) -> Result<Next, ReconcileError> {
     if !has_finalizer(&observed.object) {
         return Ok(Next::OnEvent);
     }
@@ -98,13 +101,13 @@ pub(super) async fn finalize(context: SyncContext<'_>, observed: &Observed) -> R
                 Waiting::Dependents(_) | Waiting::Cluster(_) => Next::OnEvent,
             })
         }
-        Finalize::Delete => delete::delete(context, observed).await,
+        Finalize::Delete => delete::delete(context, observed, policy.cause).await,
     }
 }
 
 /// Returns the requeue during the backoff of the last pass. A requested reconcile and an abandoned cluster have no
 /// backoff.
-fn backing_off(context: SyncContext<'_>, observed: &Observed) -> Option<Next> {
+fn backing_off(context: SyncContext<'_>, observed: &SyncSnapshot) -> Option<Next> {
     let until = context.caches.deadlines.get(&observed.key)?;
     let waits = LastPass::of(&observed.status).is_some()
         && until > context.clock.now()

@@ -3,22 +3,26 @@
 use std::collections::BTreeMap;
 
 use kube::ResourceExt;
-use starling_api::{ABANDON, Cluster, DeletionPolicy, FINALIZER, SyncGroup, SyncResource};
+use starling_api::{ABANDON, Cluster, DeletionPolicy, FINALIZER, RolloutDirection, SyncGroup, SyncResource};
+use starling_core::deletion_approval::ENDING;
+use starling_core::deletion_grant::Granted;
+use starling_core::deletion_subject::DeletionCause;
 use starling_core::finalize::{ParentDeletion, Target, dependents as dependents_among};
 use starling_core::plan::Reach;
 
 use super::super::super::group_state;
+use super::super::budgets;
 use super::super::dependencies::depends_on;
-use super::super::observe::Observed;
-use crate::controller::cache::ObjectKey;
+use super::super::observe::SyncSnapshot;
 use crate::controller::context::SyncContext;
 use crate::controller::hub::HubError;
+use crate::controller::object_key::ObjectKey;
 
 pub(super) fn has_finalizer(sync: &SyncResource) -> bool {
     sync.finalizers().iter().any(|finalizer| finalizer == FINALIZER)
 }
 
-pub(super) fn is_abandoned(observed: &Observed) -> bool {
+pub(super) fn is_abandoned(observed: &SyncSnapshot) -> bool {
     observed.object.annotations().get(ABANDON).map(String::as_str) == Some("true")
 }
 
@@ -31,6 +35,8 @@ pub(super) struct Policy {
     pub(super) stopped: Option<String>,
     /// Whether the group wants the Sync.
     pub(super) wanted: bool,
+    /// Why the objects are deleted, which approvals are of.
+    pub(super) cause: DeletionCause,
     /// `Unknown` if the Sync, its group or its Cluster cannot be read.
     pub(super) parent: ParentDeletion,
 }
@@ -38,12 +44,13 @@ pub(super) struct Policy {
 /// Reads the deletion policy. The policy of a group that is being deleted overrides that of its Syncs. The group is
 /// read from the API server: the garbage collector may delete a Sync before the watch reports the deletion of the
 /// group, and a removal that was decided while the member was unreachable may have been taken back since.
-pub(super) async fn policy(context: SyncContext<'_>, observed: &Observed) -> Policy {
+pub(super) async fn policy(context: SyncContext<'_>, observed: &SyncSnapshot) -> Policy {
     let mut policy = Policy {
         policy: observed.object.spec.template.deletion_policy,
         group_lost: false,
         stopped: None,
         wanted: false,
+        cause: DeletionCause::SyncDeleted,
         parent: ParentDeletion::None,
     };
     let Some(key) = observed.group_key() else {
@@ -60,32 +67,46 @@ pub(super) async fn policy(context: SyncContext<'_>, observed: &Observed) -> Pol
             return policy;
         }
     };
-    policy.stopped = group_state::stopped(context.objects, &group);
+    // A plan begins a removal in a window, and finishes it. A person may delete a Sync at any time. A rollback at once
+    // waits for no window.
+    let has_begun = budgets::granted(observed, ENDING) != Granted::default();
+    let status = group.status.as_ref().and_then(|status| status.rollout.as_ref());
+    let at_once = status.is_some_and(|rollout| rollout.direction == RolloutDirection::BackAtOnce);
+    policy.stopped = match has_begun || at_once {
+        true => group_state::stopped(context.objects, &group),
+        false => {
+            let (cluster, now) = (observed.cluster.as_deref(), context.clock.now());
+            group_state::prune_stop(context.objects, &group, cluster, now).map(|stop| stop.why)
+        }
+    };
     if group.metadata.deletion_timestamp.is_some() {
         policy.policy = group.spec.deletion_policy;
+        policy.cause = DeletionCause::GroupDeleted;
         return policy;
     }
-    match is_wanted(context, observed, &group).await {
-        Ok(wanted) => policy.wanted = wanted,
+    match unwanted(context, observed, &group).await {
+        Ok(Some(cause)) => policy.cause = cause,
+        Ok(None) => policy.wanted = true,
         Err(error) => policy.parent = ParentDeletion::Unknown(crate::chain(&error)),
     }
     policy
 }
 
-/// Reports whether a group wants a Sync, by the labels that its Cluster has now.
-async fn is_wanted(
+/// Returns why a group does not want a Sync, by the labels that its Cluster has now; `None`: it does.
+async fn unwanted(
     context: SyncContext<'_>,
-    observed: &Observed,
+    observed: &SyncSnapshot,
     group: &SyncGroup,
-) -> Result<bool, HubError> {
+) -> Result<Option<DeletionCause>, HubError> {
     let Some(of) = &observed.object.spec.group_ref else {
-        return Ok(false);
+        return Ok(Some(DeletionCause::SyncDeleted));
     };
-    if !group.spec.syncs.iter().any(|entry| entry.name == of.entry) {
-        return Ok(false);
+    if !group_state::has_entry(group, &of.entry) {
+        return Ok(Some(DeletionCause::EntryRemoved));
     }
     let cluster = context.hub.find::<Cluster>(&observed.cluster_key()).await?;
-    Ok(cluster.is_some_and(|cluster| group_state::wants(group, &of.entry, &cluster)))
+    let wants = cluster.is_some_and(|cluster| group_state::wants(group, &of.entry, &cluster));
+    Ok((!wants).then_some(DeletionCause::ClusterUnselected))
 }
 
 /// Returns the Sync as the management cluster has it: a person may have suspended or abandoned it, or changed its
@@ -95,13 +116,13 @@ async fn is_wanted(
 /// [`HubError`]: nothing is known, so nothing may be deleted.
 pub(super) async fn current(
     context: SyncContext<'_>,
-    observed: &Observed,
+    observed: &SyncSnapshot,
 ) -> Result<Option<SyncResource>, HubError> {
     let found = context.hub.find::<SyncResource>(&observed.key).await?;
     Ok(found.filter(|sync| sync.metadata.uid == observed.object.metadata.uid))
 }
 
-pub(super) async fn target(context: SyncContext<'_>, observed: &Observed) -> Target {
+pub(super) async fn target(context: SyncContext<'_>, observed: &SyncSnapshot) -> Target {
     let key = observed.cluster_key();
     match observed.cluster_state().map(|state| state.reach) {
         Some(Reach::Ready) => Target::Ready,
@@ -123,7 +144,7 @@ pub(super) async fn target(context: SyncContext<'_>, observed: &Observed) -> Tar
 }
 
 /// Returns the names of the Syncs that have to be deleted first.
-pub(super) fn dependents(context: SyncContext<'_>, observed: &Observed) -> Vec<String> {
+pub(super) fn dependents(context: SyncContext<'_>, observed: &SyncSnapshot) -> Vec<String> {
     let namespace = &observed.key.namespace;
     let group_goes = |sync: &SyncResource| {
         let group = sync.spec.group_ref.as_ref();

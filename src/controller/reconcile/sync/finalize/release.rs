@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::super::super::ReconcileError;
 use super::super::access;
-use super::super::observe::Observed;
+use super::super::observe::SyncSnapshot;
 use crate::controller::context::{Next, SyncContext};
 use crate::controller::waits;
 
@@ -16,7 +16,7 @@ use crate::controller::waits;
 /// As [`release`].
 pub(super) async fn orphan(
     context: SyncContext<'_>,
-    observed: &Observed,
+    observed: &SyncSnapshot,
     why: &Orphaned,
 ) -> Result<Next, ReconcileError> {
     record(context, observed).await;
@@ -47,12 +47,12 @@ pub(super) async fn orphan(
 /// Leaves the number of the release on the member. If the management cluster is restored later, it does not know this
 /// number, and does not write the objects that people have changed in the meantime. A member that cannot be reached
 /// delays no release.
-async fn record(context: SyncContext<'_>, observed: &Observed) {
+async fn record(context: SyncContext<'_>, observed: &SyncSnapshot) {
     let Ok(member) = access::enter(context, observed, "") else {
         return;
     };
     let deadline = Instant::now() + waits::PROBE_TIMEOUT;
-    if let Err(error) = member.record_release(observed.owner.as_str(), deadline).await {
+    if let Err(error) = member.record_release(&observed.owner, deadline).await {
         let error = crate::chain(&error);
         tracing::warn!(sync = %observed.key, %error, "release not recorded on the member");
     }
@@ -63,10 +63,13 @@ async fn record(context: SyncContext<'_>, observed: &Observed) {
 ///
 /// # Errors
 /// [`ReconcileError`] if a write to the ledger or the management cluster failed.
-pub(super) async fn release(context: SyncContext<'_>, observed: &Observed) -> Result<Next, ReconcileError> {
+pub(super) async fn release(
+    context: SyncContext<'_>,
+    observed: &SyncSnapshot,
+) -> Result<Next, ReconcileError> {
     context
         .ledger
-        .drop_owner_records(observed.cluster_id.as_str(), observed.owner.as_str())
+        .drop_owner_records(&observed.cluster_id, &observed.owner)
         .await?;
     // The counts of deletions were written to its status since it was observed.
     let current = context.objects.syncs.get(&observed.key);

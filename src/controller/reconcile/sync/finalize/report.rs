@@ -7,7 +7,7 @@ use starling_core::step;
 
 use super::super::super::{ReconcileError, ready};
 use super::super::deletion_hold;
-use super::super::observe::Observed;
+use super::super::observe::SyncSnapshot;
 use super::super::reason::{self, PROBLEMS};
 use crate::controller::context::SyncContext;
 use crate::controller::event_handlers::ChangedBy;
@@ -46,7 +46,7 @@ impl LastPass {
 }
 
 /// Objects that are still there after a pass.
-pub(super) struct Unfinished<'a> {
+pub(super) struct UnfinishedDeletion<'a> {
     pub(super) pass: LastPass,
     pub(super) deleted: &'a DeleteOutcome,
     /// Number of consecutive passes, including this one.
@@ -61,7 +61,7 @@ pub(super) struct Unfinished<'a> {
 /// [`ReconcileError`] if status cannot be written.
 pub(super) async fn waiting(
     context: SyncContext<'_>,
-    observed: &Observed,
+    observed: &SyncSnapshot,
     waiting: &Waiting,
 ) -> Result<(), ReconcileError> {
     let (status, reason, message) = match waiting {
@@ -111,10 +111,10 @@ pub(super) async fn waiting(
 /// As [`waiting`].
 pub(super) async fn held(
     context: SyncContext<'_>,
-    observed: &Observed,
+    observed: &SyncSnapshot,
     hold: &DeletionHold,
 ) -> Result<(), ReconcileError> {
-    let subject = deletion_hold::Subject::of(observed);
+    let subject = deletion_hold::HeldSync::of(observed);
     let message = deletion_hold::message(&subject, hold);
     let updates = vec![
         ready(ConditionStatus::False, deletion_hold::REASON, message.clone()),
@@ -142,10 +142,10 @@ pub(super) async fn held(
 /// As [`waiting`].
 pub(super) async fn unfinished(
     context: SyncContext<'_>,
-    observed: &Observed,
-    unfinished: Unfinished<'_>,
+    observed: &SyncSnapshot,
+    unfinished: UnfinishedDeletion<'_>,
 ) -> Result<(), ReconcileError> {
-    let Unfinished {
+    let UnfinishedDeletion {
         pass,
         deleted,
         passes,
@@ -196,7 +196,7 @@ fn remaining(deleted: &DeleteOutcome) -> String {
 
 async fn write(
     context: SyncContext<'_>,
-    observed: &Observed,
+    observed: &SyncSnapshot,
     updates: Vec<ConditionUpdate>,
     change: impl FnOnce(&mut SyncStatus),
 ) -> Result<(), ReconcileError> {

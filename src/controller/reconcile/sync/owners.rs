@@ -1,0 +1,73 @@
+//! The owners of objects on a member: its other Syncs, and the labels that Syncs left behind.
+
+use std::collections::BTreeSet;
+
+use kube::ResourceExt as _;
+use starling_api::SyncGroup;
+use starling_core::target::{self, Owner};
+
+use super::observe::{SyncSnapshot, observe};
+use crate::controller::context::SyncContext;
+use crate::controller::object_key::ObjectKey;
+
+/// Returns the other Syncs on the same member. The member is known by its identity, because a Cluster in another
+/// namespace may connect to it.
+pub(super) fn others(context: SyncContext<'_>, observed: &SyncSnapshot) -> Vec<SyncSnapshot> {
+    let id = &observed.cluster_id;
+    clusters_of(context, observed)
+        .iter()
+        .flat_map(|cluster| context.objects.syncs.indexed(cluster))
+        .map(|sync| ObjectKey::of(&*sync))
+        .filter(|key| *key != observed.key)
+        .filter_map(|key| observe(context, &key))
+        .filter(|other| other.cluster_id == *id && other.object.metadata.deletion_timestamp.is_none())
+        // The objects of a Sync that is about to be deleted belong to the Sync that renders them, so that a renamed
+        // entry, or a cluster that moves to another group, finds its own objects.
+        .filter(|other| !other.leaves())
+        .collect()
+}
+
+/// Returns the Clusters that connect to the member.
+fn clusters_of(context: SyncContext<'_>, observed: &SyncSnapshot) -> BTreeSet<ObjectKey> {
+    let id = ObjectKey::new("", observed.cluster_id.as_str());
+    let clusters = context.objects.clusters.indexed(&id);
+    let mut clusters: BTreeSet<ObjectKey> =
+        clusters.iter().map(|cluster| ObjectKey::of(&**cluster)).collect();
+    clusters.insert(observed.cluster_key());
+    clusters
+}
+
+/// Returns whether a label is that of an entry of this installation, and no Sync on the member has it that keeps its
+/// objects: the cluster was in the group of the entry for a while.
+pub(super) fn has_given_up(context: SyncContext<'_>, observed: &SyncSnapshot, label: &str) -> bool {
+    let clusters = clusters_of(context, observed);
+    let namespaces: BTreeSet<&str> = clusters
+        .iter()
+        .map(|cluster| cluster.namespace.as_str())
+        .collect();
+    let is_ours = namespaces.into_iter().any(|namespace| {
+        let groups = context.objects.groups.in_namespace(namespace);
+        groups.iter().any(|group| {
+            let name = group.name_any();
+            entries_of(group).iter().any(|entry| {
+                let owner = Owner::Entry { group: &name, entry };
+                target::owner(context.installation, namespace, owner).as_str() == label
+            })
+        })
+    });
+    is_ours
+        && !others(context, observed)
+            .iter()
+            .any(|other| other.owner.as_str() == label)
+}
+
+/// Returns the entries that a group has, or has rolled out.
+fn entries_of(group: &SyncGroup) -> BTreeSet<&str> {
+    let status = group.status.as_ref();
+    let rollout = status.and_then(|status| status.rollout.as_ref());
+    let good = status.and_then(|status| status.last_known_good.as_ref());
+    let rolled = rollout.into_iter().flat_map(|rollout| &rollout.revisions);
+    let rolled = rolled.chain(good.into_iter().flat_map(|good| &good.revisions));
+    let wanted = group.spec.syncs.iter().map(|entry| entry.name.as_str());
+    wanted.chain(rolled.map(|of| of.sync.as_str())).collect()
+}
