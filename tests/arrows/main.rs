@@ -26,13 +26,14 @@ type Arrows = BTreeSet<(String, String)>;
 const PACKAGES: &[(&str, &[&str])] = &[
     ("api", &[]),
     ("core", &["api"]),
-    ("expression", &["core"]),
+    ("cel", &[]),
+    ("expression", &["cel", "core"]),
     ("net", &["core"]),
     ("git", &["net"]),
     ("render", &["api", "core"]),
     ("ledger", &["core"]),
     ("member", &["api", "core", "net"]),
-    ("apiserver", &[]),
+    ("apiserver", &["cel"]),
     ("controlplane", &[]),
     ("testkit", &["api", "controlplane"]),
     (

@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use k8s_openapi::api::apps::v1::ControllerRevision;
 use k8s_openapi::api::core::v1::ConfigMap;
-use kube::Api;
 use kube::api::ListParams;
+use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
-use starling_api::{RolloutPhase, SyncGroup};
+use starling_api::conditions::{self, POLICY_MISSING};
+use starling_api::{FIRST_CREATED_AT, RolloutAction, RolloutPhase, SyncGroup, UNVERIFIED_BY};
 use starling_testkit::fleet::{MANAGEMENT, NAMESPACE, TIMEOUT};
 use starling_testkit::{Fleet, FleetOptions, GitRepo, Launch, Process, program, wait};
 
@@ -37,6 +38,15 @@ async fn a_rollout_with_the_rights_of_the_manifests() -> Result<()> {
     kubectl
         .run(&["apply", "--validate=strict", "-f", &folder.to_string_lossy()])
         .await?;
+    let bindings = std::process::Command::new(program())
+        .args(["install", "--namespaces", NAMESPACE, "--no-crds"])
+        .output()?;
+    kubectl
+        .feed(
+            &["apply", "--validate=strict", "-f", "-"],
+            &String::from_utf8(bindings.stdout)?,
+        )
+        .await?;
     let token = kubectl
         .run(&["-n", "starling-system", "create", "token", "starling"])
         .await?;
@@ -55,6 +65,7 @@ async fn a_rollout_with_the_rights_of_the_manifests() -> Result<()> {
     let second = repo.commit(&[("app/a.yaml", &config_map("settings", "two"))], "two")?;
     fleet.rollout("shop", &second, RolloutPhase::Succeeded).await?;
     old_actions_approvals_and_releases_are_deleted(&fleet, &kubectl, &repo).await?;
+    tenant_a_missing_policy_is_reported_and_nothing_is_attributed(&fleet, &kubectl).await?;
     // The deletion of the group: finalizers, other deleted objects, events.
     fleet.delete::<SyncGroup>("shop").await?;
     wait::until(TIMEOUT, "the group is gone", async || {
@@ -195,6 +206,70 @@ async fn old_actions_approvals_and_releases_are_deleted(
     Ok(())
 }
 
+/// Without the admission policy, anybody may write any `by`.
+async fn tenant_a_missing_policy_is_reported_and_nothing_is_attributed(
+    fleet: &Fleet,
+    kubectl: &Kubectl,
+) -> Result<()> {
+    let missing = async || -> Result<Option<String>> {
+        let group = fleet.get::<SyncGroup>("shop").await?;
+        let conditions = group.status.map(|status| status.conditions).unwrap_or_default();
+        Ok(conditions::find(&conditions, POLICY_MISSING).map(|condition| condition.message.clone()))
+    };
+    assert_eq!(missing().await?, None, "the policies are in force");
+    let unverified = async || -> Result<Vec<String>> {
+        let actions: Api<RolloutAction> = fleet.api();
+        let actions = actions.list(&ListParams::default()).await?;
+        let mut marked: Vec<RolloutAction> = actions.items;
+        marked.retain(|action| action.annotations().contains_key(UNVERIFIED_BY));
+        Ok(marked.iter().map(ResourceExt::name_any).collect())
+    };
+    assert!(unverified().await?.is_empty());
+
+    let binding = "validatingadmissionpolicybinding/operator-actions.starling.dev";
+    kubectl.run(&["delete", binding]).await?;
+    wait::until(TIMEOUT, "the missing binding is reported", async || {
+        let told = missing().await.map_err(|error| error.to_string())?;
+        match told {
+            Some(message) if message.contains("operator-actions.starling.dev not found") => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .await?;
+    let forged = json!({"apiVersion": "starling.dev/v1alpha1", "kind": "RolloutAction",
+        "metadata": {"name": "forged", "namespace": NAMESPACE, "annotations": {FIRST_CREATED_AT: "2020-01-01T00:00:00Z"}},
+        "spec": {"group": "shop", "rollout": 22, "action": "Pause", "by": "admin", "reason": "forged"}});
+    wait::until(TIMEOUT, "the policy is no longer enforced", async || {
+        let made = kubectl.feed(&["create", "-f", "-"], &forged.to_string()).await;
+        made.map(drop).map_err(|error| error.to_string())
+    })
+    .await?;
+    wait::until(TIMEOUT, "the forged name is marked", async || {
+        let marked = unverified().await.map_err(|error| error.to_string())?;
+        if marked == ["forged"] {
+            Ok(())
+        } else {
+            Err(format!("{marked:?}"))
+        }
+    })
+    .await?;
+
+    let manifest = manifests().join("30-people.yaml");
+    kubectl.run(&["apply", "-f", &manifest.to_string_lossy()]).await?;
+    wait::until(TIMEOUT, "the policies are back", async || {
+        match missing().await.map_err(|error| error.to_string())? {
+            None => Ok(()),
+            Some(message) => Err(message),
+        }
+    })
+    .await?;
+    assert_eq!(unverified().await?, ["forged"], "the mark stays");
+    kubectl
+        .run(&["-n", NAMESPACE, "delete", "rolloutaction/forged"])
+        .await?;
+    Ok(())
+}
+
 async fn no_more_than_needed(kubectl: &Kubectl) -> Result<()> {
     let may = async |arguments: &[&str]| -> Result<bool> {
         let call = [&["auth", "can-i", "--as", ACCOUNT], arguments].concat();
@@ -204,7 +279,12 @@ async fn no_more_than_needed(kubectl: &Kubectl) -> Result<()> {
     // A renewed token is written back; a Secret is never created.
     assert!(may(&["patch", "secrets", "-n", "fleet"]).await?);
     for arguments in [
-        &["list", "secrets", "-n", "fleet"][..],
+        &["get", "secrets", "-n", "other"][..],
+        &["get", "secrets", "-n", "kube-system"],
+        &["patch", "secrets", "-n", "other"],
+        // Only with --job-gate-service-account.
+        &["create", "jobs.batch", "-n", "fleet"],
+        &["list", "secrets", "-n", "fleet"],
         &["watch", "secrets", "-A"],
         &["create", "secrets", "-n", "fleet"],
         &["patch", "sources.starling.dev", "-n", "fleet"],
@@ -234,7 +314,7 @@ fn start(fleet: &Fleet, token: &str) -> Result<Process> {
     let plane = fleet.plane(MANAGEMENT)?;
     let mut kubeconfig: Value = serde_saphyr::from_str(&plane.kubeconfig_yaml())?;
     kubeconfig["users"][0]["user"] = json!({"token": token});
-    let file = fleet.folder().join("service-account.kubeconfig");
+    let file = fleet.directory().join("service-account.kubeconfig");
     std::fs::write(&file, kubeconfig.to_string())?;
     let port = starling_controlplane::free_port()?;
     let mut launch = Launch::new("starling", program(), fleet.log())

@@ -65,6 +65,14 @@ impl PolicyServer {
                     return Err(format!("{kind}: {}{}", attempt.out, attempt.err));
                 }
             }
+            let promote = json!({"by": "olga", "action": "Promote", "stage": "canary"});
+            let attempt = self
+                .create_as(Some("olga"), "RolloutAction", promote, &["--dry-run=server"])
+                .await;
+            let attempt = attempt.map_err(|error| error.to_string())?;
+            if attempt.ok {
+                return Err("promotions pass".to_owned());
+            }
             Ok(())
         })
         .await?;
@@ -259,6 +267,108 @@ async fn approvers_and_operators_act_only_in_their_own_name() -> Result<()> {
             "{name}: {}",
             output.err
         );
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tenant_passing_an_approval_requires_the_permission_to_approve() -> Result<()> {
+    let server = PolicyServer::open().await?;
+    server.group_that_waits().await?;
+    let kubectl = &server.kubectl;
+    let editor = "--verb=get,patch,update,create";
+    let resource = "--resource=syncs.starling.dev,syncgroups.starling.dev";
+    let role = ["-n", NAMESPACE, "create", "role", "editor", editor, resource];
+    kubectl.run(&role).await?;
+    for user in ["ann", "olga"] {
+        let (name, user) = (format!("{user}-edits"), format!("--user={user}"));
+        let bind = [
+            "-n",
+            NAMESPACE,
+            "create",
+            "rolebinding",
+            &name,
+            "--role=editor",
+            &user,
+        ];
+        kubectl.run(&bind).await?;
+    }
+    let mut sync = valid("Sync");
+    sync["metadata"]["name"] = "web-m1".into();
+    sync["spec"]["groupRef"] = json!({"name": "web", "entry": "app"});
+    sync["spec"]["revision"] = format!("main@sha1:{}", "a".repeat(40)).into();
+    let made = kubectl
+        .call(&["-n", NAMESPACE, "create", "-f", "-"], &sync.to_string())
+        .await?;
+    ensure!(made.ok, "{}", made.err);
+
+    let refusal = "requires the permission to create rolloutapprovals";
+    // Ann may not create operator actions, so only the refusals are those of one role.
+    for over in [
+        json!({"action": "Promote", "stage": "canary", "by": "olga"}),
+        json!({"action": "Skip", "stage": "canary", "by": "olga"}),
+    ] {
+        server
+            .assert_refused(Some("olga"), "RolloutAction", over, refusal)
+            .await?;
+    }
+    server
+        .assert_created("olga", "RolloutAction", json!({"action": "Pause", "by": "olga"}))
+        .await?;
+
+    let patch = async |user: &str, object: &str, patch: Value| -> Result<CommandOutput> {
+        let patch = patch.to_string();
+        let call = [
+            "-n",
+            NAMESPACE,
+            "patch",
+            object,
+            "--type=merge",
+            "-p",
+            &patch,
+            "--as",
+            user,
+        ];
+        kubectl.call(&call, "").await
+    };
+    let no_task =
+        json!({"spec": {"rolloutStrategy": {"stages": [{"name": "canary", "clusterSelector": {}}]}}});
+    let no_strategy = json!({"spec": {"rolloutStrategy": null}});
+    let other_clusters = json!({"spec": {"rolloutStrategy": {"stages": [{"name": "canary",
+        "clusterSelector": {"matchLabels": {"tier": "none"}}, "afterStageTasks": [{"type": "Approval"}]}]}}});
+    let revision = json!({"spec": {"revision": format!("main@sha1:{}", "b".repeat(40))}});
+    let path = json!({"spec": {"path": "./other"}});
+    for (object, change) in [
+        ("syncgroup/web", &no_task),
+        ("syncgroup/web", &no_strategy),
+        ("syncgroup/web", &other_clusters),
+        ("sync/web-m1", &revision),
+        ("sync/web-m1", &path),
+    ] {
+        let refused = patch("olga", object, change.clone()).await?;
+        ensure!(
+            !refused.ok && refused.err.contains("create rolloutapprovals"),
+            "{object} {change}: {}{}",
+            refused.out,
+            refused.err
+        );
+    }
+    // What passes no approval needs no such permission.
+    for (object, change) in [
+        ("syncgroup/web", json!({"spec": {"suspend": true}})),
+        (
+            "syncgroup/web",
+            json!({"spec": {"rolloutStrategy": {"maxConcurrency": 2}}}),
+        ),
+        ("sync/web-m1", json!({"spec": {"suspend": true}})),
+        ("sync/web-m1", json!({"metadata": {"annotations": {"note": "x"}}})),
+    ] {
+        let allowed = patch("olga", object, change.clone()).await?;
+        ensure!(allowed.ok, "{object} {change}: {}", allowed.err);
+    }
+    for (object, change) in [("sync/web-m1", revision), ("syncgroup/web", no_task)] {
+        let allowed = patch("ann", object, change.clone()).await?;
+        ensure!(allowed.ok, "{object} {change}: {}", allowed.err);
     }
     Ok(())
 }

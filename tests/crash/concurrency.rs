@@ -111,8 +111,12 @@ impl Observed {
         }
     }
 
-    /// One admission is one generation: a new revision, at one time.
+    /// One admission is one generation: a new revision, at one time. The API server counts the deletion of an object
+    /// with a finalizer as a generation too.
     fn note_admission(&mut self, sync: &SyncResource) {
+        if sync.metadata.deletion_timestamp.is_some() {
+            return;
+        }
         let (uid, generation) = (
             sync.uid().unwrap_or_default(),
             sync.metadata.generation.unwrap_or_default(),

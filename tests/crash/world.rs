@@ -9,6 +9,7 @@ use kube::api::ListParams;
 use kube::{Api, ResourceExt};
 use serde_json::json;
 use starling_api::{OWNER_LABEL, RolloutPhase, SyncGroup, SyncResource};
+use starling_core::ids::GroupId;
 use starling_core::journal::verify;
 use starling_ledger::{AttemptRecord, Ledger, LedgerView, Rollout, RolloutOutcome};
 use starling_testkit::fleet::{Fleet, MANAGEMENT, NAMESPACE, TIMEOUT};
@@ -352,14 +353,15 @@ impl World {
         ensure!(open.is_empty(), "open attempts: {open:#?}");
         let group: SyncGroup = self.fleet.get(GROUP).await?;
         let identity = group.status.and_then(|status| status.identity);
-        let id = identity.context("a group without an identity")?.id;
+        let id = GroupId::new(identity.context("a group without an identity")?.id);
         let open = ledger.open_admissions(&id).await?;
         ensure!(open.is_empty(), "open admissions: {open:#?}");
         let rollouts = ledger.rollouts(&id).await?;
         ensure!(
             rollouts.iter().all(|record| match record.end {
-                Some((RolloutOutcome::Succeeded, _)) => true,
-                Some((RolloutOutcome::Superseded, _)) => self.may_be_skipped(&record.rollout),
+                Some(end) if end.outcome == RolloutOutcome::Succeeded => true,
+                Some(end) if end.outcome == RolloutOutcome::Superseded =>
+                    self.may_be_skipped(&record.rollout),
                 _ => false,
             }),
             "{rollouts:#?}"
@@ -371,10 +373,10 @@ impl World {
     }
 
     /// Verifies the journal as `starling verify` does: it contains every executed plan, and the chain is valid.
-    async fn check_journal(&self, group_id: &str) -> Result<()> {
+    async fn check_journal(&self, group_id: &GroupId) -> Result<()> {
         let mut view = LedgerView::open(&self.fleet.data_dir()).await?;
         let journals = view.journals(NAMESPACE, GROUP).await?;
-        let mut of_group = journals.iter().filter(|journal| journal.group_id == group_id);
+        let mut of_group = journals.iter().filter(|journal| journal.group_id == *group_id);
         let journal = of_group.next().context("a group without a journal")?;
         let verdict = verify(&journal.chain, &journal.entries, None);
         ensure!(verdict.flaws.is_empty(), "{:#?}", verdict.flaws);

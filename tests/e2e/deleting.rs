@@ -10,11 +10,15 @@ use k8s_openapi::api::events::v1::Event;
 use kube::api::{ListParams, Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
-use starling_api::{ABANDON, Cluster, FINALIZER, SyncGroup, SyncGroupStatus, SyncResource, SyncStatus};
+use starling_api::{
+    ABANDON, Cluster, FINALIZER, OWNER_LABEL, SYSTEM_NAMESPACE, SyncGroup, SyncGroupStatus, SyncResource,
+    SyncStatus,
+};
 use starling_testkit::fleet::{Kind, MANAGEMENT, NAMESPACE, TIMEOUT};
 use starling_testkit::{Change, Fault, Match, wait};
 
 use crate::operator_actions::say;
+use crate::read_commands::run;
 use crate::world::{Scene, all, exclusive_scene, shared_scene, sync_ready};
 
 const MEMBERS: [&str; 3] = ["m1", "m2", "m3"];
@@ -494,33 +498,85 @@ fn an_unreachable_cluster_keeps_the_finalizer_until_it_is_abandoned() -> Result<
     })
 }
 
-/// The label was taken off while the member was unreachable, and is back before the member is.
+/// The objects of a cluster that leaves stay, and people may change them from then on. Guards against a release that
+/// leaves no number on the member, so that a management cluster that is set back later takes the objects for its own.
 #[test]
-fn a_removal_that_was_taken_back_before_the_member_returned_deletes_nothing() -> Result<()> {
+fn a_cluster_that_leaves_with_its_objects_keeps_the_number_of_the_release() -> Result<()> {
+    shared_scene("numbered", async |scene| {
+        let commit = scene.commit(&[("a", "one")])?;
+        scene.follow_main().await?;
+        scene.select(&["m1", "m2"]).await?;
+        scene.group(json!({}), json!({})).await?;
+        let patch = json!({"spec": {"unselectedGrace": "0s"}});
+        scene.fleet().patch::<SyncGroup>(scene.name, patch).await?;
+        scene.succeeded(&commit).await?;
+        let owner = scene.map("m2", "a").await?.context("a")?;
+        let owner = owner.labels().get(OWNER_LABEL).cloned().context("an owner")?;
+        let inventory = async || {
+            let name = format!("starling-inventory-{owner}");
+            let data = scene.fleet().config_map("m2", SYSTEM_NAMESPACE, &name).await?;
+            data.context("an inventory")
+        };
+        let before = inventory().await?;
+        scene.label("m2", scene.name, None).await?;
+        until_gone::<SyncResource>(scene, &scene.sync_name("m2")).await?;
+        assert_ne!(inventory().await?, before);
+        assert_eq!(scene.value("m2", "a").await?.as_deref(), Some("one"));
+        Ok(())
+    })
+}
+
+/// Clusters that leave while they are unreachable: one returns to the group before it can be reached, the other does
+/// not. Guards against a removal that begins on a cluster that nobody reaches.
+#[test]
+fn a_cluster_that_leaves_while_it_is_unreachable_loses_nothing_before_it_returns() -> Result<()> {
     exclusive_scene("taken-back", async |scene| {
         let commit = scene.commit(&[("a", "one")])?;
         scene.follow_main().await?;
-        scene.select(&["m4", "m5"]).await?;
+        scene.select(&["m3", "m4", "m5"]).await?;
         scene
-            .group(json!({}), json!({"deletionPolicy": "Delete"}))
+            .group(json!({"maxConcurrency": 1}), json!({"deletionPolicy": "Delete"}))
             .await?;
         let patch =
             json!({"spec": {"whenUnselected": "Delete", "unselectedGrace": "0s", "maxUnselected": "100%"}});
         scene.fleet().patch::<SyncGroup>(scene.name, patch).await?;
         scene.succeeded(&commit).await?;
         let before = scene.map("m5", "a").await?.context("a")?.uid();
-        scene.proxy("m5")?.refuse(true).await?;
-        scene.world.look_at("m5").await?;
-        let away = |cluster: &Cluster| !crate::world::is_ready(cluster);
-        scene.fleet().until("m5", "away", away).await?;
-        scene.label("m5", scene.name, None).await?;
-        let leaves = |sync: &SyncResource| sync.metadata.deletion_timestamp.is_some();
-        scene.sync("m5", "is being deleted", leaves).await?;
+        for member in ["m4", "m5"] {
+            scene.proxy(member)?.refuse(true).await?;
+            scene.world.look_at(member).await?;
+            let away = |cluster: &Cluster| !crate::world::is_ready(cluster);
+            scene.fleet().until(member, "away", away).await?;
+            scene.label(member, scene.name, None).await?;
+        }
+        // It waits for no slot of theirs.
+        scene.label("m3", scene.name, None).await?;
+        until_gone::<SyncResource>(scene, &scene.sync_name("m3")).await?;
+        let is_held = |status: &SyncGroupStatus| {
+            let held = status
+                .problems
+                .iter()
+                .filter(|problem| problem.reason == "ClusterNotReady");
+            held.map(|problem| &*problem.cluster).eq(["m4", "m5"])
+        };
+        scene.status("both are held", is_held).await?;
+        let (_, why, error) = run(scene, &["why", scene.name]).await?;
+        assert!(
+            why.contains("the clusters are not ready") && why.contains(ABANDON),
+            "{why}{error}"
+        );
+        for member in ["m4", "m5"] {
+            let sync: SyncResource = scene.fleet().get(&scene.sync_name(member)).await?;
+            assert_eq!(sync.metadata.deletion_timestamp, None, "{member}");
+        }
 
         scene.label("m5", scene.name, Some("yes")).await?;
-        until_gone::<SyncResource>(scene, &scene.sync_name("m5")).await?;
-        scene.proxy("m5")?.refuse(false).await?;
-        scene.world.look_at("m5").await?;
+        for member in ["m4", "m5"] {
+            scene.proxy(member)?.refuse(false).await?;
+            scene.world.look_at(member).await?;
+        }
+        until_gone::<SyncResource>(scene, &scene.sync_name("m4")).await?;
+        assert_eq!(scene.value("m4", "a").await?, None);
         scene
             .sync("m5", "ready", |sync| sync_ready(sync).0 == "True")
             .await?;
@@ -714,6 +770,13 @@ fn an_object_that_moves_between_entries_is_handed_over() -> Result<()> {
         let spec = json!({"clusterSelector": scene.selector(), "syncs": [entry("x"), entry("y")]});
         scene.fleet().put_group(scene.name, spec).await?;
         scene.succeeded(&first).await?;
+        // The labels of the clusters may arrive after the group, which is done with no cluster then.
+        for (member, name) in MEMBERS[..2]
+            .iter()
+            .flat_map(|member| ["moves", "x", "y"].map(|name| (member, name)))
+        {
+            scene.until_value(member, name, Some("one")).await?;
+        }
         let before = uids(scene, &["moves", "x", "y"]).await?;
         // The Sync that takes over is slow: the other Sync must not delete the object meanwhile.
         let body = format!("\"name\":\"{}\"", scene.own("moves"));

@@ -2,12 +2,14 @@
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::ConfigMap;
-use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams};
+use kube::{Api, ResourceExt as _};
 use serde_json::json;
-use starling_api::{Cluster, REQUESTED_AT, SyncGroup, SyncResource};
-use starling_testkit::fleet::Kind;
+use starling_api::{Cluster, OWNER_LABEL, REQUESTED_AT, SYSTEM_NAMESPACE, SyncGroup, SyncResource};
+use starling_testkit::fleet::{Kind, TIMEOUT};
+use starling_testkit::wait;
 
+use crate::deleting::until_event;
 use crate::world::{Scene, exclusive_scene, shared_scene};
 
 #[test]
@@ -45,6 +47,36 @@ fn a_manual_edit_and_a_manual_deletion_are_repaired() -> Result<()> {
             still.metadata.resource_version, other.metadata.resource_version,
             "m2 was in step"
         );
+        Ok(())
+    })
+}
+
+/// The metadata of the objects does not show that the inventory lacks some of them, and what it lacks is never pruned.
+#[test]
+fn an_inventory_that_another_writer_changed_is_noticed_and_mended() -> Result<()> {
+    shared_scene("listed", async |scene| {
+        let commit = scene.commit(&[("a", "right"), ("b", "right")])?;
+        scene.follow_main().await?;
+        scene.select(&["m1"]).await?;
+        scene.group(json!({}), json!({"interval": "2s"})).await?;
+        scene.succeeded(&commit).await?;
+        let map = scene.map("m1", "a").await?.context("the map")?;
+        let owner = map.labels().get(OWNER_LABEL).cloned().context("an owner")?;
+        let name = format!("starling-inventory-{owner}");
+        let api: Api<ConfigMap> = Api::namespaced(scene.fleet().member("m1").await?, SYSTEM_NAMESPACE);
+        api.delete(&name, &DeleteParams::default()).await?;
+        wait::until(TIMEOUT, "the inventory is back", async || {
+            let found = api.get_opt(&name).await.map_err(|error| error.to_string())?;
+            found.map(|_| ()).ok_or_else(|| "no inventory".to_owned())
+        })
+        .await?;
+        let note = until_event(scene, &scene.sync_name("m1"), "InventoryChanged").await?;
+        ensure!(note.contains("lists 0 objects, and 2 before"), "{note}");
+        let still = scene.map("m1", "a").await?.context("the map")?;
+        assert_eq!(still.metadata.resource_version, map.metadata.resource_version);
+        let second = scene.repo.remove(&["app/b.yaml"], "without b")?;
+        scene.succeeded(&second).await?;
+        scene.until_value("m1", "b", None).await?;
         Ok(())
     })
 }

@@ -378,7 +378,7 @@ fn a_job_has_to_succeed_before_the_next_stage() -> Result<()> {
     shared_scene("running", async |scene| {
         let first = scene.commit(&[("settings", "one")])?;
         scene.follow_main().await?;
-        let pod = |policy: &str| json!({"spec": {policy: "Never", "containers": [{"name": "smoke", "image": "example.com/smoke:1"}]}});
+        let pod = |policy: &str| json!({"spec": {policy: "Never", "serviceAccountName": "smoke", "containers": [{"name": "smoke", "image": "example.com/smoke:1"}]}});
         let task = |policy: &str, more: Value| {
             let mut task = json!({"type": "Job", "job": {"template": {
                 "metadata": {"labels": {"team": "shop"}}, "spec": {"backoffLimit": 0, "template": pod(policy)}}}});
@@ -508,4 +508,40 @@ async fn a_pending_webhook_is_called_with_the_same_key_after_a_crash() -> Result
     assert_eq!(server.keys()?.len(), 1);
     drop(controller);
     Ok(())
+}
+
+#[test]
+fn tenant_a_job_runs_as_an_allowed_account_and_gets_no_secret() -> Result<()> {
+    shared_scene("greedy-job", async |scene| {
+        scene.commit(&[("settings", "one")])?;
+        scene.follow_main().await?;
+        let task = |pod: Value| {
+            let template = json!({"spec": {"template": {"spec": pod}}});
+            json!({"beforeStageTasks": [{"type": "Job", "job": {"template": template}}]})
+        };
+        let containers = json!([{"name": "smoke", "image": "example.com/smoke:1"}]);
+        let secret = json!([{"name": "k", "secret": {"secretName": "m1-kubeconfig"}}]);
+        for (pod, expected) in [
+            (
+                json!({"restartPolicy": "Never", "containers": containers}),
+                "serviceAccountName is \"\"; allowed by --job-gate-service-account: smoke",
+            ),
+            (
+                json!({"restartPolicy": "Never", "containers": containers, "serviceAccountName": "smoke", "volumes": secret}),
+                "volumes.0.secret: the pod of a task may not name Secrets",
+            ),
+        ] {
+            canary(scene, json!({}), task(pod)).await?;
+            scene
+                .status("the group is stalled", |status| {
+                    let conditions = status.conditions.iter();
+                    conditions
+                        .filter(|condition| condition.type_ == "Stalled" && condition.reason == "InvalidSpec")
+                        .any(|condition| condition.message.contains(expected))
+                })
+                .await?;
+            assert!(jobs(scene).await?.is_empty());
+        }
+        Ok(())
+    })
 }

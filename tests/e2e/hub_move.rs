@@ -99,7 +99,7 @@ async fn restore(from: &Fleet, to: &Fleet) -> Result<()> {
 
 /// Runs `starling` as a person at a management cluster.
 pub(crate) async fn starling(fleet: &Fleet, arguments: &[&str]) -> Result<String> {
-    let kubeconfig = fleet.folder().join("person.kubeconfig");
+    let kubeconfig = fleet.directory().join("person.kubeconfig");
     std::fs::write(&kubeconfig, fleet.kubeconfig(MANAGEMENT)?)?;
     let output = Command::new(program())
         .args(arguments)

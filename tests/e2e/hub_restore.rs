@@ -236,7 +236,7 @@ fn only(value: Option<&str>) -> BTreeSet<Option<String>> {
 
 /// Runs `starling` as a person at the management cluster.
 async fn starling(fleet: &Fleet, arguments: &[&str]) -> Result<(Option<i32>, String)> {
-    let kubeconfig = fleet.folder().join("person.kubeconfig");
+    let kubeconfig = fleet.directory().join("person.kubeconfig");
     std::fs::write(&kubeconfig, fleet.kubeconfig(MANAGEMENT)?)?;
     let output = Command::new(program())
         .args(arguments)

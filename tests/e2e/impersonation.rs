@@ -143,7 +143,10 @@ async fn restricted_token(member: &Client) -> Result<String> {
         .find(|block| block.contains("kind: ClusterRole"))
         .and_then(|block| block.split("```").next())
         .context("the ClusterRole of the guide")?;
-    create::<ClusterRole>(&Api::all(member.clone()), serde_saphyr::from_str(role)?).await?;
+    let (own, inventory) = role.split_once("---").context("a Role and a ClusterRole")?;
+    let own_role: Api<Role> = Api::namespaced(member.clone(), NAMESPACE);
+    create::<Role>(&own_role, serde_saphyr::from_str(own)?).await?;
+    create::<ClusterRole>(&Api::all(member.clone()), serde_saphyr::from_str(inventory)?).await?;
     let accounts: Api<ServiceAccount> = Api::namespaced(member.clone(), "kube-system");
     create(&accounts, json!({"metadata": {"name": "starling"}})).await?;
     let subject = json!({"kind": "ServiceAccount", "namespace": "kube-system", "name": "starling"});
@@ -151,6 +154,12 @@ async fn restricted_token(member: &Client) -> Result<String> {
         &Api::all(member.clone()),
         json!({"metadata": {"name": "starling"}, "subjects": [subject],
             "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "starling"}}),
+    )
+    .await?;
+    create::<RoleBinding>(
+        &Api::namespaced(member.clone(), NAMESPACE),
+        json!({"metadata": {"name": "starling"}, "subjects": [subject],
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "starling"}}),
     )
     .await?;
     let request = serde_json::from_value(json!({"spec": {"audiences": []}}))?;
@@ -355,5 +364,46 @@ async fn an_account_without_permissions_fails_each_object_and_others_continue() 
     );
     let source: Source = scene.fleet.get("s").await?;
     assert_eq!(ready(&source.status.unwrap_or_default().conditions).0, "True");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tenant_syncs_without_an_account_get_the_one_that_the_operator_sets_or_are_refused() -> Result<()> {
+    let mut scene = Scene::start().await?;
+    let commit = scene.commit(&[("plain/a.yaml", map("shop", "plain", "one"))])?;
+    scene
+        .fleet
+        .put_source("s", &scene.repo.url(), json!({"branch": "main"}))
+        .await?;
+    scene.controller = None;
+    scene.controller = Some(
+        scene
+            .fleet
+            .controller(program(), &["--require-service-account"])?,
+    );
+    scene.sync("plain", None).await?;
+    scene
+        .fleet
+        .until::<SyncResource>("plain", "it is refused", |sync: &SyncResource| {
+            let conditions = sync.status.iter().flat_map(|status| &status.conditions);
+            let mut stalled = conditions.filter(|condition| condition.type_ == "Stalled");
+            stalled.any(|condition| condition.reason == "ServiceAccountRequired")
+        })
+        .await?;
+    assert_eq!(scene.value("shop", "plain").await?, None);
+
+    scene.controller = None;
+    let default = [
+        "--require-service-account",
+        "--default-service-account",
+        "deployer",
+    ];
+    scene.controller = Some(scene.fleet.controller(program(), &default)?);
+    scene.applied("plain", &commit).await?;
+    let requests = scene.requests_by_user()?;
+    let written = |event: &AuditEvent| event.is_write() && event.uri().contains("/namespaces/shop/");
+    assert!(requests[DEPLOYER].iter().any(written));
+    let others = requests.iter().filter(|(user, _)| *user != DEPLOYER);
+    assert!(!others.flat_map(|(_, events)| events).any(written));
     Ok(())
 }

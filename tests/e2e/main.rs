@@ -32,6 +32,7 @@ mod removals;
 mod rollout;
 mod stages;
 mod suspension;
+mod tenants;
 mod used_approvals;
 mod versions;
 mod watch_recovery;

@@ -20,7 +20,10 @@ use crate::world::{MEMBERS, Scene, all, blocked_by, shared_scene};
 
 /// Runs the program as a user with the permissions of the management cluster's kubeconfig.
 async fn starling(scene: &Scene, arguments: &[&str]) -> Result<Output> {
-    let kubeconfig: PathBuf = scene.fleet().folder().join(format!("{}.kubeconfig", scene.name));
+    let kubeconfig: PathBuf = scene
+        .fleet()
+        .directory()
+        .join(format!("{}.kubeconfig", scene.name));
     std::fs::write(&kubeconfig, scene.fleet().kubeconfig(MANAGEMENT)?)?;
     let output = tokio::process::Command::new(program())
         .args(arguments)
@@ -193,6 +196,56 @@ fn a_stage_waits_until_this_exact_release_is_approved() -> Result<()> {
         assert_eq!(scene.values(&MEMBERS, "settings").await?, all("three", 5));
         let sent = scene.values_sent("m2", "settings", &["one", "two", "three"])?;
         assert_eq!(sent, ["one", "three"], "nobody approved the second");
+        Ok(())
+    })
+}
+
+/// Guards against an approval of one ServiceAccount that lets another one in: a label of a Cluster chooses it.
+#[test]
+fn tenant_an_approval_covers_the_values_of_clusters() -> Result<()> {
+    shared_scene("valued", async |scene| {
+        let first = scene.commit(&[("settings", "one")])?;
+        scene.follow_main().await?;
+        scene.select(&MEMBERS).await?;
+        for member in MEMBERS {
+            scene.label(member, "valued-color", Some("blue")).await?;
+        }
+        let stage =
+            json!({"name": "canary", "clusterSelector": {}, "beforeStageTasks": [{"type": "Approval"}]});
+        let fields = json!({"substitute": {"COLOR": "$(cluster.labels.valued-color)"}});
+        scene.group(json!({"stages": [stage]}), fields).await?;
+        let digest = |status: &SyncGroupStatus| {
+            let rollout = status.rollout.as_ref();
+            rollout
+                .map(|rollout| rollout.release_digest.clone())
+                .unwrap_or_default()
+        };
+        let status = scene
+            .status("it waits", |status| !digest(status).is_empty())
+            .await?;
+        let seen = digest(&status);
+        scene.label("m5", "valued-color", Some("red")).await?;
+        scene
+            .status("another digest", |status| {
+                !digest(status).is_empty() && digest(status) != seen
+            })
+            .await?;
+        let old = [
+            "approve",
+            scene.name,
+            "--digest",
+            &seen,
+            "--reason",
+            "all of them blue",
+        ];
+        let stderr = refused(scene, &old).await?;
+        assert!(stderr.contains("now has release digest"), "{stderr}");
+        scene.label("m5", "valued-color", Some("blue")).await?;
+        scene
+            .status("the first digest", |status| digest(status) == seen)
+            .await?;
+        say(scene, &old).await?;
+        scene.succeeded(&first).await?;
         Ok(())
     })
 }

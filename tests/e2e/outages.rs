@@ -335,3 +335,49 @@ fn writes(scene: &Scene, member: &str) -> Result<usize> {
     let path_end = format!("/configmaps/{}", scene.own("settings"));
     Ok(scene.proxy(member)?.count(&http::Method::PATCH, &path_end))
 }
+
+/// Guards against a Sync that waits for its `retryInterval` after its member has responded again.
+#[test]
+fn tenant_a_rollout_goes_on_within_seconds_after_everything_was_away_for_a_moment() -> Result<()> {
+    exclusive_scene("blink", async |scene| {
+        let first = scene.commit(&[("settings", "v1")])?;
+        scene.follow_main().await?;
+        scene.select(&MEMBERS).await?;
+        scene.group(json!({"maxConcurrency": 2}), json!({})).await?;
+        scene.succeeded(&first).await?;
+        // Each write takes a moment, so that the outage meets attempts.
+        let slow: Vec<_> = MEMBERS
+            .iter()
+            .map(|member| {
+                let proxy = scene.proxy(member)?;
+                Ok((
+                    proxy.clone(),
+                    proxy.on(
+                        scene.writes_of("settings"),
+                        Fault::Latency(Duration::from_secs(1)),
+                    ),
+                ))
+            })
+            .collect::<Result<_>>()?;
+        let second = scene.commit(&[("settings", "v2")])?;
+        scene
+            .status("it rolls", |status| status.clusters.progressing > 0)
+            .await?;
+        let away: Vec<&str> = MEMBERS.into_iter().chain([MANAGEMENT]).collect();
+        for name in &away {
+            scene.fleet().proxy(name)?.refuse(true).await?;
+        }
+        // The outage itself is a duration, which is what the test is about.
+        tokio::time::sleep(Duration::from_millis(1_500)).await;
+        let back = Instant::now();
+        for name in &away {
+            scene.fleet().proxy(name)?.refuse(false).await?;
+        }
+        for (proxy, rule) in &slow {
+            proxy.remove(rule);
+        }
+        scene.succeeded(&second).await?;
+        assert!(back.elapsed() < Duration::from_secs(20), "{:?}", back.elapsed());
+        Ok(())
+    })
+}

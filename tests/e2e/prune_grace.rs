@@ -1,13 +1,16 @@
 //! The grace before a prune: objects that left git stay, can be taken back, and are deleted after it.
 
+use std::time::Duration;
+
 use anyhow::{Context, Result};
+use http::Method;
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use serde_json::json;
 use starling_api::conditions::{self, READY};
 use starling_api::{PendingDeletions, REQUESTED_AT, SyncGroup, SyncResource};
 use starling_testkit::fleet::TIMEOUT;
-use starling_testkit::{Change, wait};
+use starling_testkit::{Change, Fault, Match, wait};
 
 use crate::deleting::until_event;
 use crate::operator_actions::say;
@@ -144,6 +147,52 @@ fn an_object_whose_grace_ends_in_a_suspended_group_stays_until_it_is_resumed() -
             .await?;
         scene.until_value("m1", "b", None).await?;
         until_pending(scene, 0).await?;
+        Ok(())
+    })
+}
+
+/// The grace ends on all clusters at about the same time. Guards against prunes on a whole fleet at once.
+#[test]
+fn objects_whose_grace_ends_together_are_deleted_in_slots() -> Result<()> {
+    const CLUSTERS: [&str; 3] = ["m1", "m2", "m3"];
+    shared_scene("grace-slots", async |scene| {
+        let first = scene.commit(&[("a", "one"), ("b", "one")])?;
+        scene.follow_main().await?;
+        scene.select(&CLUSTERS).await?;
+        let fields = json!({"pruneGrace": "8s", "retryInterval": "1s"});
+        scene.group(json!({"maxConcurrency": 3}), fields).await?;
+        scene.succeeded(&first).await?;
+        for cluster in CLUSTERS {
+            let delete = Match::method(Method::DELETE).path_ends_with(scene.own("b"));
+            scene
+                .proxy(cluster)?
+                .on(delete, Fault::Latency(Duration::from_secs(4)));
+        }
+        drop_map(scene, "b")?;
+        for cluster in CLUSTERS {
+            let is_pending = |sync: &SyncResource| pending(sync).is_some();
+            scene.sync(cluster, "its deletion is pending", is_pending).await?;
+        }
+        let one = json!({"spec": {"rolloutStrategy": {"maxConcurrency": 1}}});
+        scene.fleet().patch::<SyncGroup>(scene.name, one).await?;
+        let waits = |sync: &SyncResource| {
+            let status = sync.status.clone().unwrap_or_default();
+            let ready = conditions::find(&status.conditions, READY);
+            ready.is_some_and(|ready| ready.message.contains("all slots (maxConcurrency)"))
+        };
+        wait::until(TIMEOUT, "some wait for a slot", async || {
+            for cluster in CLUSTERS {
+                let sync: Result<SyncResource> = scene.fleet().get(&scene.sync_name(cluster)).await;
+                if sync.is_ok_and(|sync| waits(&sync)) {
+                    return Ok(());
+                }
+            }
+            Err("none does".to_owned())
+        })
+        .await?;
+        for cluster in CLUSTERS {
+            scene.until_value(cluster, "b", None).await?;
+        }
         Ok(())
     })
 }

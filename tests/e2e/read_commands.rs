@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
-use starling_api::{Cluster, RolloutPhase, SyncGroupStatus};
+use starling_api::{Cluster, RolloutPhase, SyncGroup, SyncGroupStatus, SyncResource};
 use starling_testkit::Change;
 use starling_testkit::fleet::{MANAGEMENT, NAMESPACE};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
@@ -22,7 +22,10 @@ type CommandResult = (i32, String, String);
 
 /// The program with the permissions of the management cluster's kubeconfig.
 fn program(scene: &Scene, arguments: &[&str]) -> Result<Command> {
-    let kubeconfig = scene.fleet().folder().join(format!("{}.kubeconfig", scene.name));
+    let kubeconfig = scene
+        .fleet()
+        .directory()
+        .join(format!("{}.kubeconfig", scene.name));
     std::fs::write(&kubeconfig, scene.fleet().kubeconfig(MANAGEMENT)?)?;
     let mut command = Command::new(starling_testkit::program());
     command
@@ -535,6 +538,101 @@ fn watch_prints_changes_as_they_occur() -> Result<()> {
             .fleet()
             .rollout(scene.name, &second, RolloutPhase::Succeeded)
             .await?;
+        Ok(())
+    })
+}
+
+/// Before the push, `plan` tells what the controller will hold, with the digest that the Syncs will have; `why` and
+/// `simulate` tell it of what is held.
+#[test]
+fn a_plan_tells_which_deletions_wait_for_which_approval() -> Result<()> {
+    shared_scene("foretold", async |scene| {
+        let commit = scene.commit(&[("a", "one"), ("b", "one"), ("c", "one")])?;
+        scene.follow_main().await?;
+        scene.select(&["m1", "m2"]).await?;
+        scene
+            .group(
+                json!({"maxConcurrency": 2, "maxFailures": 2}),
+                json!({"retryInterval": "1s"}),
+            )
+            .await?;
+        scene.succeeded(&commit).await?;
+        let suspend = |suspend: bool, objects: u32| json!({"spec": {"suspend": suspend, "deletionBudget": {"objects": objects}}});
+        scene
+            .fleet()
+            .patch::<SyncGroup>(scene.name, suspend(true, 3))
+            .await?;
+        scene
+            .repo
+            .remove(&["app/a.yaml", "app/b.yaml"], "without a and b")?;
+        let plan = async || -> Result<String> {
+            let arguments = [
+                "plan",
+                scene.name,
+                "--allow-insecure-sources",
+                "--revision",
+                "main",
+            ];
+            let (_, out, error) = run(scene, &arguments).await?;
+            Ok(format!("{out}{error}"))
+        };
+        // Both clusters together exceed the budget of the group.
+        let text = plan().await?;
+        assert!(text.contains("removes 2 objects on 1 cluster (m1)"), "{text}");
+        assert!(text.contains("would fail on 1 cluster (m2)"), "{text}");
+        assert!(
+            text.contains("the SyncGroup allows 3 objects within 1h: 2 were deleted"),
+            "{text}"
+        );
+
+        let confirm =
+            Patch::Merge(json!({"metadata": {"annotations": {"starling.dev/deletion": "Confirm"}}}));
+        for member in ["m1", "m2"] {
+            let maps: Api<ConfigMap> = Api::namespaced(scene.fleet().member(member).await?, "default");
+            maps.patch(&scene.own("a"), &PatchParams::default(), &confirm)
+                .await?;
+        }
+        let text = plan().await?;
+        let line = text
+            .lines()
+            .find(|line| line.contains("DeletionHeld: 2 of 3 objects"))
+            .with_context(|| text.clone())?;
+        assert!(
+            line.contains("foretold-a") || line.contains(&scene.own("a")),
+            "{line}"
+        );
+        let digest = line
+            .split_once("--digest ")
+            .and_then(|(_, rest)| rest.split(' ').next())
+            .context("a digest")?;
+        scene
+            .fleet()
+            .patch::<SyncGroup>(scene.name, suspend(false, 3))
+            .await?;
+        let held = |sync: &SyncResource| {
+            let hold = sync
+                .status
+                .as_ref()
+                .and_then(|status| status.held_deletions.as_ref());
+            hold.is_some_and(|hold| hold.digest == digest)
+        };
+        for member in ["m1", "m2"] {
+            scene
+                .sync(member, "holds the list that the plan told", held)
+                .await?;
+        }
+        for command in ["why", "simulate", "plan"] {
+            let arguments = match command {
+                "plan" => vec!["plan", scene.name, "--allow-insecure-sources"],
+                other => vec![other, scene.name],
+            };
+            let (_, out, error) = run(scene, &arguments).await?;
+            let line = out
+                .lines()
+                .find(|line| line.starts_with("holds the removal of 4 objects on 2 clusters"));
+            let line = line.with_context(|| format!("{command}: {out}{error}"))?;
+            assert!(line.contains(digest), "{command}: {line}");
+        }
         Ok(())
     })
 }

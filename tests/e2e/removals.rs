@@ -169,6 +169,79 @@ fn a_cluster_that_leaves_waits_for_its_stage_and_for_a_paused_rollout() -> Resul
     })
 }
 
+/// A person deletes the Sync of a cluster that left, instead of waiting for the plan. Guards against a deletion in a
+/// closed window, and on more clusters at once than there are slots.
+#[test]
+fn a_sync_that_a_person_deletes_waits_for_a_window_and_a_slot() -> Result<()> {
+    shared_scene("by-hand", async |scene| {
+        let settings = config_map(&scene.own("settings"), "one");
+        let commit = scene
+            .repo
+            .commit(&[("app/settings.yaml", &settings)], "one entry")?;
+        scene.follow_main().await?;
+        scene.select(&CLUSTERS).await?;
+        let spec = json!({"clusterSelector": scene.selector(), "syncs": entries(scene, false),
+            "whenUnselected": "Delete", "unselectedGrace": "0s", "maxUnselected": "100%",
+            "rolloutStrategy": {"maxConcurrency": 3}});
+        scene.fleet().put_group(scene.name, spec).await?;
+        scene.succeeded(&commit).await?;
+        assert_eq!(scene.values(&CLUSTERS, "settings").await?, all("one", 3));
+        let closed = json!([{"deny": "Mon-Sun 00:00-24:00"}]);
+        let strategy =
+            |windows: &Value| json!({"spec": {"rolloutStrategy": {"maxConcurrency": 1, "windows": windows}}});
+        scene
+            .fleet()
+            .patch::<SyncGroup>(scene.name, strategy(&closed))
+            .await?;
+        for cluster in &CLUSTERS[1..] {
+            scene.label(cluster, scene.name, None).await?;
+        }
+        why_names(scene, "wait for a window").await?;
+        for cluster in &CLUSTERS[1..] {
+            // One of them is slow, so that the other one waits for its slot.
+            let delete = Match::method(Method::DELETE).path_ends_with(scene.own("settings"));
+            scene
+                .proxy(cluster)?
+                .on(delete, Fault::Latency(Duration::from_secs(4)));
+            scene
+                .fleet()
+                .delete::<SyncResource>(&scene.sync_name(cluster))
+                .await?;
+        }
+        let says = |what: &'static str| {
+            move |sync: &SyncResource| {
+                let status = sync.status.clone().unwrap_or_default();
+                let ready = conditions::find(&status.conditions, READY);
+                ready.is_some_and(|ready| ready.reason == "GroupStopped" && ready.message.contains(what))
+            }
+        };
+        for cluster in &CLUSTERS[1..] {
+            scene
+                .sync(cluster, "waits for a window", says("no window"))
+                .await?;
+        }
+        assert_eq!(scene.values(&CLUSTERS, "settings").await?, all("one", 3));
+        scene
+            .fleet()
+            .patch::<SyncGroup>(scene.name, strategy(&json!([])))
+            .await?;
+        wait::until(TIMEOUT, "one waits for a slot", async || {
+            for cluster in &CLUSTERS[1..] {
+                let sync: Result<SyncResource> = scene.fleet().get(&scene.sync_name(cluster)).await;
+                if sync.is_ok_and(|sync| says("all slots")(&sync)) {
+                    return Ok(());
+                }
+            }
+            Err("none does".to_owned())
+        })
+        .await?;
+        for cluster in &CLUSTERS[1..] {
+            scene.until_value(cluster, "settings", None).await?;
+        }
+        Ok(())
+    })
+}
+
 /// A suspended group that is deleted waits, and its clusters then go in the order of its stages.
 #[test]
 fn a_suspended_group_that_is_deleted_deletes_nothing_until_it_is_resumed() -> Result<()> {

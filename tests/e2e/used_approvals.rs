@@ -466,6 +466,8 @@ fn an_interrupted_deletion_continues_under_its_used_approval() -> Result<()> {
             deletions.is_some_and(|deletions| deletions.used.len() == 1 && deletions.grant.is_some())
         };
         scene.sync("m1", "used", is_used).await?;
+        // The clusters share one approval, and delete one after another.
+        scene.until_value("m2", "o11", None).await?;
         // The approval itself is not needed any more.
         for approval in scene
             .fleet()

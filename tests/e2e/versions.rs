@@ -13,6 +13,7 @@ use starling_api::{
     GROUP_ID_LABEL, RolloutAction, RolloutApproval, RolloutDirection, RolloutPhase, SyncGroup,
     SyncGroupStatus, SyncResource,
 };
+use starling_core::ids::{GroupId, RolloutNumber};
 use starling_ledger::{Ledger, NewEntry};
 use starling_testkit::fleet::{Kind, NAMESPACE, TIMEOUT};
 use starling_testkit::{Fleet, FleetOptions, GitRepo, Process, program, wait};
@@ -246,10 +247,10 @@ async fn upgrade(fleet: &Fleet, status: &SyncGroupStatus) -> Result<()> {
     let (ledger, _) = Ledger::open(&fleet.data_dir()).await?;
     let identity = status.identity.clone().context("an identity")?;
     let entry = NewEntry {
-        group_id: identity.id,
+        group_id: GroupId::new(identity.id),
         namespace: NAMESPACE.into(),
         name: GROUP.into(),
-        rollout: status.rollout.as_ref().context("a rollout")?.id,
+        rollout: RolloutNumber::of(status.rollout.as_ref().context("a rollout")?),
         at: Timestamp::now(),
         body: json!({"version": 9, "body": {"compressed": "AAAA"}}).to_string(),
         is_whole: true,

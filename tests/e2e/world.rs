@@ -66,13 +66,13 @@ impl World {
             fleet.add_cluster(name, &[]).await?;
         }
         fleet.add_unreachable(UNREACHABLE, &[]).await?;
-        let kustomize = FailingKustomize::install(fleet.folder())?;
+        let kustomize = FailingKustomize::install(fleet.directory())?;
         let script = kustomize.script.to_string_lossy().into_owned();
         // Only one scene needs sops, and fails if it is missing.
         let sops = SopsTools::find()
             .ok()
             .map(|tools| tools.sops().to_string_lossy().into_owned());
-        let mut more = vec!["--kustomize", &script];
+        let mut more = vec!["--kustomize", &script, "--job-gate-service-account", "smoke"];
         more.extend(sops.iter().flat_map(|path| ["--sops", path]));
         let controller = fleet.controller(program(), &more)?;
         for name in MEMBERS {

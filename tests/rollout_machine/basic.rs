@@ -7,8 +7,9 @@ use starling_api::{
     ActionType, DeletionPolicy, IntOrPercent, OnFailure, OnNewRevision, OnUnreachable, RollbackType,
     RolloutPhase,
 };
-use starling_core::plan::{Gate, Limits, REST, StageRules, Strategy};
-use starling_core::simulate::{Fate, Member};
+use starling_core::ids::ClusterName;
+use starling_core::plan::{Gate, REST, RolloutLimits, StageRules, Strategy};
+use starling_core::simulate::{Fate, SimulatedMember};
 
 use crate::arbitrary::t;
 use crate::block_on;
@@ -32,7 +33,7 @@ pub(crate) fn world() -> World {
         after,
     };
     let strategy = Strategy {
-        limits: Limits {
+        limits: RolloutLimits {
             max_concurrency: IntOrPercent::Int(2),
             max_unavailable: IntOrPercent::Percent(100),
             max_failures: IntOrPercent::Int(0),
@@ -53,8 +54,8 @@ pub(crate) fn world() -> World {
         when_unselected: DeletionPolicy::Orphan,
     };
     let clusters = (1..=6).map(|n| {
-        let member = Member::new(&format!("uid-{n}"), BTreeMap::new(), Duration::from_secs(10));
-        (format!("c{n}"), Cluster::new(member, usize::from(n > 2)))
+        let member = SimulatedMember::new(&format!("uid-{n}"), BTreeMap::new(), Duration::from_secs(10));
+        (format!("c{n}").into(), Cluster::new(member, usize::from(n > 2)))
     });
     World::new(t(0), spec, clusters.collect())
 }
@@ -65,7 +66,7 @@ async fn history(machine: &mut Machine) -> Result<Vec<End>, String> {
     let bad = machine.world.offer_new();
     for (name, cluster) in &mut machine.world.api.clusters {
         if name == "c4" {
-            cluster.member.fates.insert(bad.clone(), Fate::Fails);
+            cluster.member.fates.insert(bad.to_string(), Fate::Fails);
         }
     }
     let second = run_until_idle(machine, true).await?;
@@ -93,7 +94,7 @@ fn a_fault_at_any_effect_does_not_change_the_outcome() {
 #[test]
 fn a_sync_before_its_intent_is_found() {
     let violations = block_on(violation_of(Order::SyncBeforeIntent, world(), history));
-    let cluster = "c1".to_owned();
+    let cluster = ClusterName::new("c1");
     assert!(
         violations.contains(&Violation::NoIntent { cluster }),
         "{violations:?}"
@@ -103,7 +104,7 @@ fn a_sync_before_its_intent_is_found() {
 #[test]
 fn an_admission_before_the_record_of_its_stage_is_found() {
     let violations = block_on(violation_of(Order::StageAfterAdmission, world(), history));
-    let (cluster, stage) = ("c1".to_owned(), "canary".to_owned());
+    let (cluster, stage) = ("c1".into(), "canary".to_owned());
     assert!(
         violations.contains(&Violation::StageNotRecorded { cluster, stage }),
         "{violations:?}"
@@ -113,7 +114,7 @@ fn an_admission_before_the_record_of_its_stage_is_found() {
 #[test]
 fn an_admission_before_its_journal_entry_is_found() {
     let violations = block_on(violation_of(Order::JournalLast, world(), history));
-    let cluster = "c1".to_owned();
+    let cluster = ClusterName::new("c1");
     assert!(
         violations.contains(&Violation::NotInJournal { cluster }),
         "{violations:?}"

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use starling::controller::interpreter::GroupApi;
+use starling_api::SyncGroupStatus;
+use starling_core::ids::{ReleaseDigest, RolloutNumber};
 use starling_core::plan::LeavingCause;
 use starling_core::rollout::{
     Admission, AdmissionRef, Decided, OpenGate, ReleaseSnapshot, Removal, StatusWrite,
@@ -13,9 +15,10 @@ use starling_ledger::Ledger;
 
 use crate::faults::{Faults, Interrupted};
 use crate::invariants::Violation;
+use crate::marks;
 use crate::memory::Memory;
 use crate::order::Order;
-use crate::world::{Api, GateKey, UID, World, Written, sync_name};
+use crate::world::{Api, GateKey, ID, World, Written, sync_name};
 
 /// The management API during one pass.
 pub(crate) struct Hub<'m> {
@@ -28,6 +31,8 @@ pub(crate) struct Hub<'m> {
     pub(crate) ledger: &'m Ledger,
     pub(crate) decided: Option<&'m Decided>,
     pub(crate) order: Order,
+    /// The status that the pass observed.
+    pub(crate) known: SyncGroupStatus,
     /// Writes of the status in this pass.
     pub(crate) status_writes: usize,
 }
@@ -39,7 +44,11 @@ impl GroupApi for Hub<'_> {
         sync_name(entry, cluster)
     }
 
-    async fn store_release(&mut self, _: i64, snapshot: &Arc<ReleaseSnapshot>) -> Result<(), Interrupted> {
+    async fn store_release(
+        &mut self,
+        _: RolloutNumber,
+        snapshot: &Arc<ReleaseSnapshot>,
+    ) -> Result<(), Interrupted> {
         let passage = self.faults.enter()?;
         self.world.store_release(&snapshot.digest);
         passage.leave()
@@ -116,6 +125,12 @@ impl GroupApi for Hub<'_> {
         Ok(!is_selected || removal.cause == LeavingCause::EntryRemoved)
     }
 
+    async fn count_removals(&mut self, removals: &[Removal]) -> Result<(), Interrupted> {
+        let passage = self.faults.enter()?;
+        self.world.count_removals(removals);
+        passage.leave()
+    }
+
     async fn remove_sync(&mut self, removal: &Removal) -> Result<(), Interrupted> {
         let passage = self.faults.enter()?;
         let newest = self.newest_in_journal().await;
@@ -127,7 +142,9 @@ impl GroupApi for Hub<'_> {
 
     fn removal_failed(&mut self, _: &Removal, _: Interrupted) {}
 
-    async fn collect_garbage(&mut self, _: i64, named: &BTreeSet<String>) {
+    fn removals_not_counted(&mut self, _: &[Removal], _: Interrupted) {}
+
+    async fn collect_garbage(&mut self, _: RolloutNumber, named: &BTreeSet<ReleaseDigest>) {
         // Remaining releases are deleted after the next rollout.
         if let Ok(passage) = self.faults.enter() {
             self.world.collect_garbage(named);
@@ -145,10 +162,36 @@ impl GroupApi for Hub<'_> {
         {
             return None;
         }
+        // A release that cannot be built is built again.
+        let Ok(passage) = self.faults.enter() else {
+            return Some(Duration::ZERO);
+        };
         let digest = format!("digest of {}", rollout.release);
         let is_new = rollout.release_digest != digest;
         self.memory.digested = Some((rollout.id, digest));
-        is_new.then_some(Duration::ZERO)
+        match passage.leave() {
+            Ok(()) => is_new.then_some(Duration::ZERO),
+            Err(_) => Some(Duration::ZERO),
+        }
+    }
+
+    async fn write_marks(&mut self) -> Option<Duration> {
+        let mut all = true;
+        for name in marks::unmarked(self.cache, &self.known) {
+            let Ok(passage) = self.faults.enter() else {
+                all = false;
+                continue;
+            };
+            self.world.mark(&name, &self.known);
+            match passage.leave() {
+                Ok(()) => {
+                    self.cache.actions.clone_from(&self.world.api.actions);
+                    self.cache.approvals.clone_from(&self.world.api.approvals);
+                }
+                Err(_) => all = false,
+            }
+        }
+        (!all).then_some(Duration::ZERO)
     }
 }
 
@@ -166,15 +209,15 @@ impl Hub<'_> {
         } = admission;
         let written = Written {
             cluster: cluster.clone(),
-            release: target.clone(),
-            rollout: *rollout,
+            release: target.as_str().into(),
+            rollout: rollout.get(),
             at: *at,
             retried_for: *retried_for,
         };
         self.memory.unconfirmed.syncs.insert(cluster.clone());
         let passage = self.faults.enter()?;
         let newest = self.newest_in_journal().await;
-        let intents = self.ledger.admissions(UID, &rollout.to_string()).await.unwrap();
+        let intents = self.ledger.admissions(&ID, *rollout).await.unwrap();
         self.world
             .write_sync(&written, &intents, newest.as_ref(), self.cache);
         passage.leave()?;

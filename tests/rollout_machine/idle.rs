@@ -1,12 +1,15 @@
 //! Runs the controller without further faults until the group is idle.
 
 use jiff::SignedDuration;
+use starling_core::ids::ClusterName;
 use starling_core::membership::Deselection;
 use starling_core::plan::{
     Decision, Gate, HoldReason, Plan, RemovalDecision, RemovalHold, RolloutVerdict, StagePhase, StageWait,
 };
 
+use crate::invariants::Violation;
 use crate::machine::{Machine, PassOutcome, Updates};
+use crate::marks;
 use crate::world::Cluster;
 
 /// Maximum passes of a run. Each pass but the last starts or ends something, or waits for a time, of which a small
@@ -64,6 +67,7 @@ pub(crate) async fn run_until_idle(machine: &mut Machine, approving: bool) -> Re
             None => {
                 nothing_waits(machine, &plan)?;
                 check_removed_clusters(machine, &plan)?;
+                check_marks(machine)?;
                 return end(&plan);
             }
         }
@@ -113,11 +117,11 @@ fn end(plan: &Plan) -> Result<End, String> {
 /// Returns the end if the release of the rollout is not stored any more.
 fn release_not_stored(machine: &Machine) -> Result<End, String> {
     let status = &machine.world.api.status;
-    let rolls = status.rollout.as_ref().map(|rollout| &rollout.release);
+    let rolls = status.rollout.as_ref().map(|rollout| rollout.release.as_str());
     let is_lost = rolls.is_some_and(|release| !machine.world.api.stored.contains(release));
-    let held = status.held_release.as_ref().map(|held| &held.release);
+    let held = status.held_release.as_ref().map(|held| held.release.as_str());
     // Another offered release would have replaced it.
-    let waits = held == Some(&machine.world.api.offered);
+    let waits = held == Some(machine.world.api.offered.as_str());
     if is_lost && waits && machine.memory.blocked == Some("ReleaseNotFound") {
         return Ok(End::ReleaseNotStored);
     }
@@ -131,7 +135,7 @@ fn release_not_stored(machine: &Machine) -> Result<End, String> {
 /// operator paused the rollout.
 fn check_removed_clusters(machine: &Machine, plan: &Plan) -> Result<(), String> {
     let api = &machine.world.api;
-    let keeps_old = |(name, cluster): (&String, &Cluster)| {
+    let keeps_old = |(name, cluster): (&ClusterName, &Cluster)| {
         let is_done = matches!(plan.decisions.get(name), Some(Decision::Done));
         (is_done && cluster.old.is_some()).then(|| name.clone())
     };
@@ -148,12 +152,25 @@ fn check_removed_clusters(machine: &Machine, plan: &Plan) -> Result<(), String> 
     Err(format!("{leaving:?} left and keep their Syncs"))
 }
 
+/// Checks that every action and approval has the mark of its rollout.
+fn check_marks(machine: &mut Machine) -> Result<(), String> {
+    let api = &machine.world.api;
+    let unmarked = marks::unmarked(api, &api.status);
+    if unmarked.is_empty() {
+        return Ok(());
+    }
+    let message = format!("{unmarked:?} have no mark");
+    let violations = unmarked.into_iter().map(|object| Violation::NotMarked { object });
+    machine.world.violations.extend(violations);
+    Err(message)
+}
+
 /// Checks that the offered release rolls out or is held, once the current rollout is idle (I8).
 fn nothing_waits(machine: &Machine, plan: &Plan) -> Result<(), String> {
     let status = &machine.world.api.status;
-    let rolls = status.rollout.as_ref().map(|rollout| &rollout.release);
-    let held = status.held_release.as_ref().map(|held| &held.release);
-    let offered = Some(&machine.world.api.offered);
+    let rolls = status.rollout.as_ref().map(|rollout| rollout.release.as_str());
+    let held = status.held_release.as_ref().map(|held| held.release.as_str());
+    let offered = Some(machine.world.api.offered.as_str());
     if !plan.is_over() || offered == rolls || offered == held {
         return Ok(());
     }
@@ -172,6 +189,7 @@ fn removal_waits_for_someone(removal: &RemovalDecision) -> bool {
             reason,
             RemovalHold::MembershipHeld
                 | RemovalHold::Paused
+                | RemovalHold::ClusterNotReady
                 | RemovalHold::StageNotOpen
                 | RemovalHold::ClusterNotDone
                 | RemovalHold::ClusterWaits

@@ -2,16 +2,19 @@
 
 use std::collections::BTreeSet;
 
-use starling_api::{ActionType, RolloutDirection, RolloutStatus, SyncGroupStatus};
+use starling_api::{ActionType, DeletionPolicy, RolloutDirection, RolloutStatus, SyncGroupStatus};
+use starling_core::apply::ApprovedDigests;
 use starling_core::gate::Side;
+use starling_core::ids::{ClusterName, ReleaseDigest};
 use starling_core::journal::RecordedPlan;
 use starling_core::plan::{
-    AdmittedRelease, Decision, GateRecord, LeavingCause, Progress, Reach, RemovalDecision, StageRecord,
-    record,
+    AdmittedRelease, Decision, GateRecord, GateResult, LeavingCause, Progress, Reach, RemovalDecision,
+    StageRecord, began_before, record,
 };
-use starling_core::rollout::Removal;
+use starling_core::rollout::{Removal, operator};
 use starling_ledger::{AdmissionOutcome, AdmissionRecord};
 
+use crate::memory::GateTasks;
 use crate::world::{Api, ENTRY, GateKey, World, Written};
 
 /// A violated invariant.
@@ -20,22 +23,22 @@ pub(crate) enum Violation {
     /// A plan that the plan checker rejects.
     Plan(String),
     /// A cluster was written to without an intent in the ledger.
-    NoIntent { cluster: String },
+    NoIntent { cluster: ClusterName },
     /// A cluster was admitted without a journal entry.
-    NotInJournal { cluster: String },
+    NotInJournal { cluster: ClusterName },
     /// `starling verify` finds an error in the journal.
     Journal(String),
     /// A cluster was admitted by a rollout that is not the one in status.
-    UnknownRollout { cluster: String, rollout: i64 },
+    UnknownRollout { cluster: ClusterName, rollout: i64 },
     /// A cluster was admitted, and the status does not record the start of its stage.
-    StageNotRecorded { cluster: String, stage: String },
+    StageNotRecorded { cluster: ClusterName, stage: String },
     /// A cluster on which the target is applied was started with it again.
-    StartedAgain { cluster: String },
+    StartedAgain { cluster: ClusterName },
     /// More clusters are in flight for a release than there are slots.
     TooMany {
         release: String,
         stage: Option<String>,
-        clusters: Vec<String>,
+        clusters: Vec<ClusterName>,
         slots: usize,
     },
     /// The record of a stage was removed or changed.
@@ -53,28 +56,34 @@ pub(crate) enum Violation {
     /// A release in the status is not stored any more.
     NamedReleaseDeleted { release: String },
     /// A release is recorded as good that is not applied on every reachable cluster.
-    GoodReleaseNotOnAllClusters { release: String, cluster: String },
+    GoodReleaseNotOnAllClusters { release: String, cluster: ClusterName },
     /// The status was written more than once in a pass.
     StatusTwice,
     /// The machine did not return borrowed views.
     ViewsNotReturned,
     /// A cluster was retried without a request.
-    RetriedWithoutRequest { cluster: String },
+    RetriedWithoutRequest { cluster: ClusterName },
     /// A cluster was retried twice for one request.
-    RetriedTwice { cluster: String },
+    RetriedTwice { cluster: ClusterName },
     /// A Sync of a selected cluster was removed.
-    RemovedSelected { cluster: String },
+    RemovedSelected { cluster: ClusterName },
     /// After a start, an admission is open in the ledger that no Sync can end.
-    OpenWithoutSync { cluster: String },
+    OpenWithoutSync { cluster: ClusterName },
     /// A Sync of a removed entry was removed before the release was applied on its cluster, which may take its objects
     /// over.
-    RemovedBeforeApplied { cluster: String },
+    RemovedBeforeApplied { cluster: ClusterName },
     /// The status has a result of a gate that no other system has given.
     GateInvented { stage: String },
+    /// A cluster that left lost its objects, and was not counted against the deletion budget before.
+    RemovedUncounted { cluster: ClusterName },
     /// A Sync was removed without a journal entry.
-    RemovalNotInJournal { cluster: String },
+    RemovalNotInJournal { cluster: ClusterName },
     /// A Sync was removed while too many clusters left together.
-    RemovedWhileHeld { cluster: String },
+    RemovedWhileHeld { cluster: ClusterName },
+    /// The group is idle, and an action or approval of its rollouts has no mark.
+    NotMarked { object: String },
+    /// A mark says something else than the status does.
+    WrongMark { object: String },
 }
 
 /// Checks a write of the status by a controller that knows `cache`.
@@ -93,7 +102,7 @@ pub(crate) fn of_status(world: &World, after: &SyncGroupStatus, cache: &Api) -> 
         if after.release != before.release {
             violations.push(Violation::TwoReleases { rollout: after.id });
         }
-        violations.extend(changed_stage_records(before, after));
+        violations.extend(changed_stage_records(world, before, after));
         violations.extend(invented_gates(world, after));
     } else if starts_held_release(world, before, after) {
         violations.push(Violation::HeldReleaseStarted {
@@ -141,7 +150,8 @@ fn not_on_all_clusters(world: &World, after: &SyncGroupStatus, cache: &Api) -> V
     let lacking = reached.filter(|(_, cluster)| {
         let sync = cluster.member.observed.as_ref();
         !sync.is_some_and(|sync| {
-            sync.target.as_ref() == Some(&good.release) && matches!(sync.progress, Progress::Applied(_))
+            sync.target.as_deref() == Some(good.release.as_str())
+                && matches!(sync.progress, Progress::Applied(_))
         })
     });
     lacking
@@ -162,27 +172,76 @@ fn starts_held_release(world: &World, before: &RolloutStatus, after: &RolloutSta
     held.is_some_and(|held| held.release == after.release) && !asked
 }
 
-fn changed_stage_records(before: &RolloutStatus, after: &RolloutStatus) -> Vec<Violation> {
+fn changed_stage_records(world: &World, before: &RolloutStatus, after: &RolloutStatus) -> Vec<Violation> {
+    let rollout = before.id;
     let (before, after) = (record::recorded(before), record::recorded(after));
+    let is_kept = |stage: &str, before: &StageRecord, after: &StageRecord| {
+        let is_retried = |side: Side, index: usize, gate: &GateRecord| {
+            let key = GateKey {
+                rollout,
+                stage: stage.to_owned(),
+                side,
+                index,
+                begun_at: gate.begun_at,
+            };
+            is_retried(world, &key, gate)
+        };
+        is_kept(before, after, &is_retried)
+    };
     before
         .iter()
-        .filter(|(name, record)| !after.get(*name).is_some_and(|after| is_kept(record, after)))
+        .filter(|(name, record)| !after.get(*name).is_some_and(|after| is_kept(name, record, after)))
         .map(|(name, _)| Violation::StageRecordChanged { stage: name.clone() })
         .collect()
 }
 
+/// Reports whether an operator requested a retry of the gate at this place of a stage.
+type IsRetried<'a> = &'a dyn Fn(Side, usize, &GateRecord) -> bool;
+
 /// The strategy does not change here, so the record of a gate is always valid.
-fn is_kept(before: &StageRecord, after: &StageRecord) -> bool {
+fn is_kept(before: &StageRecord, after: &StageRecord, is_retried: IsRetried<'_>) -> bool {
     let time = |before: Option<_>, after| before.is_none() || before == after;
     time(before.opened_at, after.opened_at)
         && time(before.completed_at, after.completed_at)
         && time(before.passed_at, after.passed_at)
-        && are_kept(&before.before, &after.before)
-        && are_kept(&before.after, &after.after)
+        && are_kept(&before.before, &after.before, Side::Before, is_retried)
+        && are_kept(&before.after, &after.after, Side::After, is_retried)
 }
 
-/// Gates begin one after the other, and each gets one result.
-fn are_kept(before: &[GateRecord], after: &[GateRecord]) -> bool {
+/// Reports whether an operator requested a retry of a gate that failed, after it had begun. A pass that learns of the
+/// failure after the request begins the gate anew at once, so that no status has its result.
+fn is_retried(world: &World, key: &GateKey, gate: &GateRecord) -> bool {
+    let mut actions = world.api.actions.iter().filter(|action| {
+        let spec = &action.spec;
+        let of = (spec.action, spec.rollout, &spec.cluster) == (ActionType::Retry, key.rollout, &None);
+        of && spec.stage.as_ref().is_none_or(|of| *of == key.stage)
+    });
+    let given = || {
+        world
+            .evaluated_gates
+            .contains(key)
+            .then(|| GateTasks::result(key))
+    };
+    let result = gate.result.clone().or_else(given);
+    let is_failed = matches!(result, Some(GateResult::Failed { .. }));
+    is_failed && actions.any(|action| began_before(gate.begun_at, operator::at(action)))
+}
+
+/// Gates begin one after the other, and each gets one result. The last gate begins anew if it failed and an operator
+/// requested a retry.
+fn are_kept(before: &[GateRecord], after: &[GateRecord], side: Side, is_retried: IsRetried<'_>) -> bool {
+    let before = match before.split_last() {
+        Some((last, others))
+            if is_retried(side, others.len(), last) && after.get(others.len()) != Some(last) =>
+        {
+            let again = after.get(others.len());
+            if again.is_some_and(|again| again.gate != last.gate || again.begun_at <= last.begun_at) {
+                return false;
+            }
+            others
+        }
+        _ => before,
+    };
     let is_kept = |(before, after): (&GateRecord, &GateRecord)| {
         let same = (&before.gate, before.begun_at) == (&after.gate, after.begun_at);
         same && (before.result.is_none() || before.result == after.result)
@@ -206,7 +265,7 @@ pub(crate) fn of_sync(
     // The cache lacks what this pass has stored, and has what was deleted since.
     if !cache.stored.contains(release) && !world.api.stored.contains(release) {
         violations.push(Violation::NotStored {
-            release: release.clone(),
+            release: release.to_string(),
         });
     }
     let rollout = world.rollout().filter(|rollout| rollout.id == written.rollout);
@@ -231,16 +290,17 @@ fn is_intent(record: &AdmissionRecord, written: &Written) -> bool {
     let is_open = match record.end {
         // The ledger has microseconds.
         None => record.admission.admitted_at.as_microsecond() == written.at.as_microsecond(),
-        Some((outcome, _)) => outcome == AdmissionOutcome::Applied,
+        Some(end) => end.outcome == AdmissionOutcome::Applied,
     };
-    key.cluster == written.cluster && key.target == written.release && is_open
+    key.cluster == written.cluster && key.target == *written.release && is_open
 }
 
 fn started_again(world: &World, written: &Written) -> Option<Violation> {
     let cluster = world.api.clusters.get(&written.cluster);
     let observed = cluster.and_then(|cluster| cluster.member.observed.as_ref());
     let held = observed.is_some_and(|sync| {
-        sync.target.as_ref() == Some(&written.release) && matches!(sync.progress, Progress::Applied(_))
+        sync.target.as_deref() == Some(written.release.as_str())
+            && matches!(sync.progress, Progress::Applied(_))
     });
     held.then(|| Violation::StartedAgain {
         cluster: written.cluster.clone(),
@@ -267,7 +327,7 @@ fn of_retry(world: &World, written: &Written) -> Option<Violation> {
     }
     let sync = cluster.member.observed.as_ref()?;
     let is_handled =
-        sync.target.as_ref() == Some(&written.release) && sync.retried_for == written.retried_for;
+        sync.target.as_deref() == Some(written.release.as_str()) && sync.retried_for == written.retried_for;
     is_handled.then_some(Violation::RetriedTwice { cluster: name })
 }
 
@@ -278,26 +338,26 @@ pub(crate) fn of_journal(written: &Written, journal: Option<&(i64, RecordedPlan)
             Some(Decision::Start {
                 to: AdmittedRelease::Release,
                 ..
-            }) if written.retried_for.is_none() => Some(&recorded.input.rollout.release),
+            }) if written.retried_for.is_none() => Some(recorded.input.rollout.release.as_str()),
             Some(Decision::Start {
                 to: AdmittedRelease::LastKnownGood,
                 ..
             }) if written.retried_for.is_none() => known_good(recorded, &written.cluster),
             Some(Decision::Retry { requested_at, .. }) if written.retried_for == Some(*requested_at) => {
-                Some(&recorded.input.rollout.release)
+                Some(recorded.input.rollout.release.as_str())
             }
             _ => None,
         };
-        *rollout == written.rollout && release == Some(&written.release)
+        *rollout == written.rollout && release == Some(written.release.as_str())
     });
     (!found).then(|| Violation::NotInJournal {
         cluster: written.cluster.clone(),
     })
 }
 
-fn known_good<'a>(recorded: &'a RecordedPlan, cluster: &str) -> Option<&'a String> {
+fn known_good<'a>(recorded: &'a RecordedPlan, cluster: &ClusterName) -> Option<&'a str> {
     let entries = &recorded.input.clusters.get(cluster)?.entries;
-    entries.get(ENTRY)?.known_good.as_ref()
+    entries.get(ENTRY)?.known_good.as_deref()
 }
 
 /// Checks the removal of a Sync by a controller that knows `cache`.
@@ -326,6 +386,10 @@ pub(crate) fn of_removal(
     if removal.cause == LeavingCause::EntryRemoved && !is_applied {
         violations.push(Violation::RemovedBeforeApplied { cluster: cluster() });
     }
+    let loses = removal.cause != LeavingCause::EntryRemoved && removal.policy == DeletionPolicy::Delete;
+    if loses && !world.counted.contains(&removal.cluster) {
+        violations.push(Violation::RemovedUncounted { cluster: cluster() });
+    }
     if is_held(world, cache) {
         violations.push(Violation::RemovedWhileHeld { cluster: cluster() });
     }
@@ -342,11 +406,11 @@ fn is_held(world: &World, cache: &Api) -> bool {
         .filter(with_sync)
         .filter(|cluster| !cluster.is_selected);
     let allowed = world.spec.max_unselected.of_rounded_down(syncs).max(1);
-    gone.count() > allowed && cache.approved_deselection.is_empty()
+    gone.count() > allowed && cache.approved_deselection == ApprovedDigests::default()
 }
 
 /// Checks the deletion of releases that are not named: the status names none of them.
-pub(crate) fn of_garbage(world: &World, named: &BTreeSet<String>) -> Vec<Violation> {
+pub(crate) fn of_garbage(world: &World, named: &BTreeSet<ReleaseDigest>) -> Vec<Violation> {
     let status = &world.api.status;
     let mut needed: BTreeSet<&String> = status.queue.iter().map(|of| &of.release).collect();
     needed.extend(status.rollout.as_ref().map(|rollout| &rollout.release));
@@ -354,7 +418,7 @@ pub(crate) fn of_garbage(world: &World, named: &BTreeSet<String>) -> Vec<Violati
     needed.extend(status.held_release.as_ref().map(|held| &held.release));
     needed
         .into_iter()
-        .filter(|release| world.api.stored.contains(*release) && !named.contains(*release))
+        .filter(|release| world.api.stored.contains(release.as_str()) && !named.contains(release.as_str()))
         .map(|release| Violation::NamedReleaseDeleted {
             release: release.clone(),
         })
@@ -390,13 +454,13 @@ pub(crate) fn of_room(world: &World, written: &Written, cache: &Api) -> Vec<Viol
         return Vec::new();
     };
     let limits = &world.spec.strategy.limits;
-    let is_counted = |name: &String| {
+    let is_counted = |name: &ClusterName| {
         cache
             .clusters
             .get(name)
             .is_some_and(|cluster| cluster.is_selected)
     };
-    let under_way = |release: &str, stage: Option<usize>| -> Vec<String> {
+    let under_way = |release: &str, stage: Option<usize>| -> Vec<ClusterName> {
         let clusters = world.api.clusters.iter().filter(|(name, cluster)| {
             if !is_counted(name) {
                 return false;
@@ -429,7 +493,7 @@ pub(crate) fn of_room(world: &World, written: &Written, cache: &Api) -> Vec<Viol
         }
     };
     let slots = limits.max_concurrency.of_rounded_up(total).max(1);
-    let is_checked = |release: &String| !world.has_shrunk || *release == written.release;
+    let is_checked = |release: &str| !world.has_shrunk || written.release == *release;
     for release in world.releases.iter().filter(|release| is_checked(release)) {
         judge(release, None, slots);
     }

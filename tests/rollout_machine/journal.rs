@@ -6,15 +6,15 @@ use starling_ledger::{Ledger, LedgerView};
 use crate::hub::Hub;
 use crate::invariants::Violation;
 use crate::machine::Machine;
-use crate::world::{GROUP, UID};
+use crate::world::{GROUP, ID};
 
 /// Returns the newest entry of the journal, with its rollout.
 async fn newest(ledger: &Ledger) -> Option<(i64, RecordedPlan)> {
     let mut newest: Option<(i64, RecordedPlan)> = None;
-    for entry in ledger.journal_tail(UID).await.unwrap() {
+    for entry in ledger.journal_tail(&ID).await.unwrap() {
         let body = Body::read(&entry.body).unwrap();
         let recorded = RecordedPlan::after(newest.map(|(_, recorded)| recorded), body).unwrap();
-        newest = Some((entry.rollout, recorded));
+        newest = Some((entry.rollout.get(), recorded));
     }
     newest
 }

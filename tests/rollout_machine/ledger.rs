@@ -7,11 +7,12 @@ use futures::future::BoxFuture;
 use jiff::Timestamp;
 use starling::controller::ports;
 use starling_core::apply::{Record, Recorded};
-use starling_core::journal::Entry;
+use starling_core::ids::{ClusterId, GroupId, OwnerLabel, RolloutNumber};
+use starling_core::journal::JournalEntry;
 use starling_core::object::ObjectId;
 use starling_ledger::{
-    Admission, AdmissionKey, AdmissionOutcome, Attempt, AttemptEnd, AttemptId, AttemptRecord, Due, Ledger,
-    LedgerError, NewEntry, QueueKey, Rollout, RolloutOutcome, RolloutRecord,
+    Admission, AdmissionKey, AdmissionOutcome, Attempt, AttemptEnd, AttemptId, AttemptRecord, Due,
+    EntryOnCluster, Ledger, LedgerError, NewEntry, QueueKey, Rollout, RolloutOutcome, RolloutRecord,
 };
 
 use crate::faults::{Faults, Interrupted};
@@ -55,40 +56,40 @@ impl ports::Ledger for Port<'_> {
             reason: &'a str,
             ended_at: Timestamp
         ) -> bool;
-        fn open_admissions(group_id: &'a str) -> Vec<Admission>;
-        fn abandon_others(groups: &'a BTreeSet<String>, ended_at: Timestamp) -> ();
+        fn open_admissions(group_id: &'a GroupId) -> Vec<Admission>;
+        fn abandon_others(groups: &'a BTreeSet<GroupId>, ended_at: Timestamp) -> ();
         fn begin_attempt(attempt: &'a Attempt) -> AttemptId;
         fn finish_attempt(id: AttemptId, end: &'a AttemptEnd) -> bool;
         fn interrupted_attempts() -> Vec<AttemptRecord>;
         fn close_interrupted(ended_at: Timestamp) -> u64;
         fn begin_rollout(rollout: &'a Rollout) -> bool;
         fn end_rollout(
-            group_id: &'a str,
-            id: &'a str,
+            group_id: &'a GroupId,
+            id: RolloutNumber,
             outcome: RolloutOutcome,
             ended_at: Timestamp
         ) -> bool;
-        fn rollouts(group_id: &'a str) -> Vec<RolloutRecord>;
+        fn rollouts(group_id: &'a GroupId) -> Vec<RolloutRecord>;
         fn append_journal(entry: &'a NewEntry) -> ();
-        fn journal_tail(group_id: &'a str) -> Vec<Entry>;
-        fn load_records(cluster_id: &'a str, owner: &'a str) -> Recorded;
+        fn journal_tail(group_id: &'a GroupId) -> Vec<JournalEntry>;
+        fn load_records(cluster_id: &'a ClusterId, owner: &'a OwnerLabel) -> Recorded;
         fn other_owners(
-            cluster_id: &'a str,
-            owner: &'a str,
+            cluster_id: &'a ClusterId,
+            owner: &'a OwnerLabel,
             objects: &'a BTreeSet<ObjectId>
-        ) -> BTreeMap<ObjectId, Vec<String>>;
+        ) -> BTreeMap<ObjectId, Vec<OwnerLabel>>;
         fn save_records(
-            cluster_id: &'a str,
-            owner: &'a str,
+            cluster_id: &'a ClusterId,
+            owner: &'a OwnerLabel,
             upserts: &'a BTreeMap<ObjectId, Record>,
             deletes: &'a BTreeSet<ObjectId>
         ) -> ();
         fn set_record_attempt(
-            cluster_id: &'a str,
-            owner: &'a str,
+            cluster_id: &'a ClusterId,
+            owner: &'a OwnerLabel,
             attempted_at: Timestamp
         ) -> ();
-        fn drop_owner_records(cluster_id: &'a str, owner: &'a str) -> ();
+        fn drop_owner_records(cluster_id: &'a ClusterId, owner: &'a OwnerLabel) -> ();
         fn save_due(entries: &'a [Due]) -> ();
         fn remove_due(keys: &'a [QueueKey]) -> ();
         fn load_queue() -> Vec<Due>;
@@ -97,9 +98,7 @@ impl ports::Ledger for Port<'_> {
 
     fn leave<'a>(
         &'a self,
-        group_id: &'a str,
-        entry: &'a str,
-        cluster: &'a str,
+        place: EntryOnCluster<'a>,
         ended_at: Timestamp,
     ) -> BoxFuture<'a, Result<bool, LedgerError>> {
         async move {
@@ -107,11 +106,7 @@ impl ports::Ledger for Port<'_> {
                 return Ok(false);
             }
             let passage = self.faults.enter().map_err(refused)?;
-            let result = self
-                .ledger
-                .leave(group_id, entry, cluster, ended_at)
-                .await
-                .unwrap();
+            let result = self.ledger.leave(place, ended_at).await.unwrap();
             passage.leave().map_err(refused)?;
             Ok(result)
         }

@@ -7,10 +7,13 @@ use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 use serde_json::json;
-use starling::controller::interpreter::{self, AdmittedSync, CarriedOut, GroupIdentity, Interpreter};
+use starling::controller::interpreter::{
+    self, AdmittedSync, CarriedOut, Interpreter, RecordedGroup, StillOpen,
+};
 use starling::controller::ports::Ledger as _;
 use starling_api::{IntOrPercent, RolloutPhase, RolloutStrategy, StageTaskType};
 use starling_core::clock_jumps::ClockJumps;
+use starling_core::ids::RolloutNumber;
 use starling_core::journal::{Recorder, resume};
 use starling_core::plan::check::check;
 use starling_core::plan::{Gate, Plan, PlanInput, Progress, REST, ReadStrategy, StageRules, Strategy, plan};
@@ -27,7 +30,7 @@ use crate::ledger::Port;
 use crate::memory::Memory;
 use crate::observed::{Leaving, Observed};
 use crate::order::Order;
-use crate::world::{Api, ENTRY, GROUP, UID, World, snapshot};
+use crate::world::{Api, ENTRY, GROUP, ID, World, snapshot};
 
 pub(crate) type Step<T> = Result<T, Interrupted>;
 
@@ -211,14 +214,17 @@ impl Machine {
             let name = &admission.key.cluster;
             match self.cache.admission(name) {
                 Some(admission) => AdmittedSync::At(admission),
-                None if self.cache.is_selected(name) => AdmittedSync::Unknown,
+                None if self.cache.is_selected(name) => AdmittedSync::Awaited,
                 None => AdmittedSync::Gone,
             }
         };
         let status = &self.cache.status;
-        let closed = interpreter::close_interrupted(&port, UID, status, admitted, self.world.now);
+        let closed = interpreter::close_interrupted(&port, &ID, status, admitted, self.world.now);
         match closed.await {
-            Ok(()) => Ok(()),
+            Ok(StillOpen { awaits_sync }) => {
+                self.memory.interrupted = awaits_sync;
+                Ok(())
+            }
             Err(_) if self.faults.is_dead() => Err(Interrupted::Crashed),
             Err(_) => Err(Interrupted::Failed),
         }
@@ -229,7 +235,6 @@ impl Machine {
         self.read_unconfirmed();
         if self.memory.interrupted {
             self.close_interrupted().await?;
-            self.memory.interrupted = false;
         }
         let mut recorder = self.recorder().await?;
         let transition = self.step(&recorder);
@@ -242,8 +247,8 @@ impl Machine {
             ..
         } = transition;
         self.memory.blocked = blocked.map(|blocked| blocked.reason);
-        let group = GroupIdentity {
-            id: UID.to_owned(),
+        let group = RecordedGroup {
+            id: ID.clone(),
             namespace: "fleet".to_owned(),
             name: GROUP.to_owned(),
         };
@@ -253,6 +258,7 @@ impl Machine {
             records_leaves: self.order != Order::RemovalNotSettled,
         };
         let hub = Hub {
+            known: self.cache.status.clone(),
             world: &mut self.world,
             cache: &mut self.cache,
             memory: &mut self.memory,
@@ -294,7 +300,7 @@ impl Machine {
             return Ok(recorder);
         }
         let port = self.port();
-        match port.journal_tail(UID).await {
+        match port.journal_tail(&ID).await {
             Ok(tail) => Ok(resume(&tail).unwrap()),
             Err(_) if self.faults.is_dead() => Err(Interrupted::Crashed),
             Err(_) => Err(Interrupted::Failed),
@@ -383,7 +389,7 @@ impl Machine {
                     loaded.take_release(digest, found);
                 }
                 Err(StepError::Needs(Need::Revision(revision))) => {
-                    let found = stored.contains(&revision).then(|| revision.clone());
+                    let found = stored.get(revision.as_str()).cloned();
                     loaded.take_revision(revision, found);
                 }
                 Err(StepError::Journal(error)) => unreachable!("{error}"),
@@ -406,9 +412,9 @@ impl Machine {
                 continue;
             };
             let key = AdmissionKey {
-                group_id: UID.to_owned(),
-                rollout: cluster.rollout.to_string(),
-                entry: ENTRY.to_owned(),
+                group_id: ID.clone(),
+                rollout: RolloutNumber::new(cluster.rollout),
+                entry: ENTRY.into(),
                 cluster: name.clone(),
                 target,
             };
@@ -445,8 +451,8 @@ impl Machine {
     }
 
     /// Every open admission has a Sync, which ends it, or a cluster that gets one.
-    async fn check_open_admissions(&mut self) {
-        let open = self.ledger.open_admissions(UID).await.unwrap();
+    pub(crate) async fn check_open_admissions(&mut self) {
+        let open = self.ledger.open_admissions(&ID).await.unwrap();
         let clusters = open.into_iter().map(|admission| admission.key.cluster);
         let api = &self.world.api;
         let without = clusters.filter(|name| api.admission(name).is_none() && !api.is_selected(name));
@@ -461,17 +467,19 @@ impl Machine {
     /// if it succeeded. The journal is valid.
     pub(crate) async fn check_history(&mut self) {
         self.faults.disarm();
+        // The process that runs ends them, too.
+        self.check_open_admissions().await;
         assert_eq!(self.restart().await, Ok(()));
         self.check_journal().await;
         self.check_open_admissions().await;
         let Some(current) = self.world.rollout().cloned() else {
             return;
         };
-        let rows = self.ledger.rollouts(UID).await.unwrap();
+        let rows = self.ledger.rollouts(&ID).await.unwrap();
         let mut mismatches = Vec::new();
         for row in &rows {
-            let id: i64 = row.rollout.id.parse().unwrap();
-            let ended = row.end.map(|(outcome, _)| outcome);
+            let id = row.rollout.id.get();
+            let ended = row.end.map(|end| end.outcome);
             let has_succeeded = ended == Some(RolloutOutcome::Succeeded);
             let right = match id.cmp(&current.id) {
                 Ordering::Less => ended.is_some() && (has_succeeded || !self.world.succeeded.contains(&id)),
@@ -487,7 +495,9 @@ impl Machine {
                 mismatches.push(format!("{id} {} {ended:?}", row.rollout.release));
             }
         }
-        let known = rows.iter().any(|row| row.rollout.id == current.id.to_string());
+        let known = rows
+            .iter()
+            .any(|row| row.rollout.id == RolloutNumber::of(&current));
         if !known || !mismatches.is_empty() {
             let current = (current.id, current.phase);
             self.world

@@ -29,6 +29,7 @@ mod invariants;
 mod journal;
 mod ledger;
 mod machine;
+mod marks;
 mod memory;
 mod observed;
 mod order;

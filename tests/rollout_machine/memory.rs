@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 use starling::controller::caches::pending_deselections::PendingDeselections;
+use starling_core::ids::ClusterName;
 use starling_core::journal::Recorder;
 use starling_core::plan::GateResult;
 use starling_core::rollout::AdmissionRef;
@@ -41,7 +42,7 @@ pub(crate) struct Memory {
 pub(crate) struct Unconfirmed {
     pub(crate) status: bool,
     /// Syncs, by their clusters.
-    pub(crate) syncs: BTreeSet<String>,
+    pub(crate) syncs: BTreeSet<ClusterName>,
 }
 
 /// The time that another system takes to decide a gate.

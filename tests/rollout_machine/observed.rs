@@ -5,15 +5,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
-use starling::controller::cache::ObjectKey;
+use starling::controller::object_key::ObjectKey;
 use starling_api::conditions::ConditionUpdate;
-use starling_api::{DeletionPolicy, IntOrPercent, RolloutStatus, StageStatus};
+use starling_api::{DeletionPolicy, IntOrPercent, RolloutStatus, StageStatus, SyncGroupStatus};
 use starling_core::gate::Side;
+use starling_core::ids::{ClusterName, RolloutNumber, SyncName};
 use starling_core::membership::{Deselection, HeldDeselection};
 use starling_core::plan::{ClusterView, EntryView, LeavingCause, LeavingSync, PlanInput, StageRecord};
-use starling_core::rollout::operator::{OperatorActions, Subject, operator_actions};
+use starling_core::rollout::operator::{OperatorActions, RolloutSubject, operator_actions};
 use starling_core::rollout::{AdmissionRef, Observations, Rolling};
 
+use crate::marks;
 use crate::memory::{GateTasks, Memory};
 use crate::world::{Api, Cluster, ENTRY, GROUP, OLD_ENTRY, World, sync_name};
 
@@ -22,7 +24,7 @@ const SETTLE_TIME: Duration = Duration::from_secs(3);
 
 /// The clusters that are about to leave, as far as the controller knows.
 pub(crate) struct Leaving {
-    clusters: BTreeSet<String>,
+    clusters: BTreeSet<ClusterName>,
     pub(crate) held: Option<HeldDeselection>,
     settles_at: Timestamp,
 }
@@ -73,18 +75,15 @@ impl<'m> Observed<'m> {
 impl Observations for Observed<'_> {
     fn operator_actions(&self, rollout: &RolloutStatus) -> OperatorActions {
         let digest = rollout.release_digest.as_str();
-        let subject = Subject {
-            group: GROUP,
-            since: Timestamp::UNIX_EPOCH,
-            rollout: rollout.id,
-            started_at: &rollout.start_time,
+        let subject = RolloutSubject {
             digest: (!digest.is_empty()).then_some(digest),
+            ..marks::subject(rollout)
         };
         operator_actions(subject, &self.cache.actions, &self.cache.approvals)
     }
 
-    fn gate_results(&self, rollout: i64, stages: &mut BTreeMap<String, StageRecord>) {
-        for gate in self.memory.gates.decided(rollout, self.now) {
+    fn gate_results(&self, rollout: RolloutNumber, stages: &mut BTreeMap<String, StageRecord>) {
+        for gate in self.memory.gates.decided(rollout.get(), self.now) {
             let Some(record) = stages.get_mut(&gate.stage) else {
                 continue;
             };
@@ -99,11 +98,15 @@ impl Observations for Observed<'_> {
         }
     }
 
-    fn gate_messages(&self, _: i64, _: &mut [StageStatus]) {}
+    fn gate_messages(&self, _: RolloutNumber, _: &mut [StageStatus]) {}
 
-    fn release_digest(&self, rollout: i64) -> Option<String> {
+    fn release_digest(&self, rollout: RolloutNumber) -> Option<String> {
         let (id, digest) = self.memory.digested.as_ref()?;
-        (*id == rollout).then(|| digest.clone())
+        (*id == rollout.get()).then(|| digest.clone())
+    }
+
+    fn awaits_marks(&self, status: &SyncGroupStatus) -> bool {
+        !marks::unmarked(self.cache, status).is_empty()
     }
 
     fn is_settled(&self, admission: &AdmissionRef) -> bool {
@@ -114,18 +117,21 @@ impl Observations for Observed<'_> {
         self.cache.stored.contains(release)
     }
 
-    fn clusters(&mut self, rolling: &Rolling) -> BTreeMap<String, ClusterView> {
+    fn clusters(&mut self, rolling: &Rolling) -> BTreeMap<ClusterName, ClusterView> {
         self.lent += 1;
-        let known_good = rolling.known_good.as_ref().map(|good| good.digest.clone());
+        let known_good = rolling
+            .known_good
+            .as_ref()
+            .map(|good| good.digest.as_str().into());
         let view = |cluster: &Cluster| ClusterView {
             id: cluster.member.uid.clone(),
             reach: cluster.member.reach.clone(),
             stage: cluster.stage,
             windows: Vec::new(),
             entries: BTreeMap::from([(
-                ENTRY.to_owned(),
+                ENTRY.into(),
                 EntryView {
-                    wanted: Ok(rolling.snapshot.digest.clone()),
+                    wanted: Ok(rolling.snapshot.digest.as_str().into()),
                     known_good: known_good.clone(),
                     observed: cluster.member.observed.clone(),
                 },
@@ -137,11 +143,11 @@ impl Observations for Observed<'_> {
             .collect()
     }
 
-    fn give_back(&mut self, _: BTreeMap<String, ClusterView>) {
+    fn give_back(&mut self, _: BTreeMap<ClusterName, ClusterView>) {
         self.lent -= 1;
     }
 
-    fn leaving(&self, _: &Rolling) -> BTreeMap<String, LeavingSync> {
+    fn leaving(&self, _: &Rolling) -> BTreeMap<SyncName, LeavingSync> {
         let held = self.leaving.held.as_ref().map(|held| &held.lost);
         let mut leaving = BTreeMap::new();
         for (name, cluster) in &self.cache.clusters {
@@ -159,16 +165,17 @@ impl Observations for Observed<'_> {
             let mut add = |entry: &str, cause, policy, removing_since| {
                 let sync = LeavingSync {
                     cluster: name.clone(),
-                    entry: entry.to_owned(),
+                    entry: entry.into(),
                     cause,
                     policy,
                     depends_on: BTreeSet::new(),
                     removing_since,
                     suspended: false,
+                    not_ready: false,
                     budget_until: None,
                     approval: None,
                 };
-                leaving.insert(sync_name(entry, name), sync);
+                leaving.insert(sync_name(entry, name).into(), sync);
             };
             if cluster.member.observed.is_some() && (leaves || goes) {
                 add(ENTRY, unselected(), self.when_unselected, cluster.removing_since);

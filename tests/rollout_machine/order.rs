@@ -30,6 +30,8 @@ pub(crate) enum Order {
     NothingStored,
     /// Gates pass without being evaluated.
     GatesInvented,
+    /// Actions and approvals are not marked with their rollout.
+    NothingMarked,
 }
 
 impl Order {
@@ -45,6 +47,10 @@ impl Order {
             Self::NothingStored => effects
                 .into_iter()
                 .filter(|effect| !matches!(effect.action, Action::StoreRelease { .. }))
+                .collect(),
+            Self::NothingMarked => effects
+                .into_iter()
+                .filter(|effect| !matches!(effect.action, Action::WriteMarks))
                 .collect(),
             Self::SyncBeforeIntent => last(effects, |action| matches!(action, Action::RecordAdmissions(_))),
             Self::JournalLast => last(effects, |action| matches!(action, Action::AppendJournal { .. })),

@@ -8,8 +8,7 @@ use proptest::option::weighted;
 use proptest::prelude::*;
 use proptest::sample::select;
 use starling_api::{ActionType, DeletionPolicy, IntOrPercent, OnNewRevision, RollbackType};
-use starling_core::plan::Gate;
-use starling_core::simulate::{Fate, Member};
+use starling_core::simulate::{Fate, SimulatedMember};
 
 use crate::arbitrary::{self, t};
 use crate::block_on;
@@ -105,14 +104,6 @@ fn spec() -> impl Strategy<Value = Spec> {
     (arbitrary::strategy(), policies).prop_map(
         |(mut strategy, (on_new_revision, rollback, max_unselected, when_unselected))| {
             strategy.windows.clear();
-            // Gates of external systems have histories of their own.
-            for stage in &mut strategy.stages {
-                for gate in stage.before.iter_mut().chain(&mut stage.after) {
-                    if matches!(gate, Gate::Effect(_)) {
-                        *gate = Gate::Approval;
-                    }
-                }
-            }
             Spec {
                 strategy,
                 on_new_revision,
@@ -129,11 +120,12 @@ fn world() -> impl Strategy<Value = World> {
     (spec(), clusters).prop_map(|(spec, clusters)| {
         let stages = spec.strategy.stages.len();
         let clusters = clusters.into_iter().enumerate().map(|(n, (stage, takes, old))| {
-            let member = Member::new(&format!("uid-{n}"), BTreeMap::new(), Duration::from_secs(takes));
+            let member =
+                SimulatedMember::new(&format!("uid-{n}"), BTreeMap::new(), Duration::from_secs(takes));
             let cluster = Cluster::new(member, usize::from(stage) % stages);
             let has_old = old % 4 == 0;
             (
-                format!("c{n}"),
+                format!("c{n}").into(),
                 if has_old { cluster.with_old() } else { cluster },
             )
         });
@@ -161,11 +153,11 @@ fn happen(machine: &mut Machine, event: &Event) {
             let release = machine.world.offer_new();
             let clusters = machine.world.api.clusters.values_mut().enumerate();
             for (_, cluster) in clusters.filter(|(place, _)| mask >> place & 1 == 1) {
-                cluster.member.fates.insert(release.clone(), *fate);
+                cluster.member.fates.insert(release.to_string(), *fate);
             }
         }
         Event::Revert => {
-            let rolls = machine.world.rollout().map(|rollout| rollout.release.clone());
+            let rolls = machine.world.rollout().map(|rollout| (&rollout.release).into());
             let offered = &machine.world.api.offered;
             let mut known = machine.world.releases.iter().rev();
             let other = known.find(|release| *release != offered && Some(*release) != rolls.as_ref());

@@ -2,6 +2,7 @@
 //! admitted.
 
 use starling_api::{OnNewRevision, ReleaseStatus, RolloutPhase};
+use starling_core::ids::RolloutNumber;
 use starling_core::simulate::Fate;
 use starling_ledger::RolloutOutcome;
 
@@ -12,7 +13,7 @@ use crate::invariants::Violation;
 use crate::machine::{Machine, PassOutcome, Updates};
 use crate::order::Order;
 use crate::scenario::{all_on, violation_of, with_every_fault};
-use crate::world::{UID, World, Written};
+use crate::world::{ID, World, Written};
 
 /// The next release is offered before the first one has succeeded, and fails.
 async fn overlapping(machine: &mut Machine) -> Result<Vec<End>, String> {
@@ -22,7 +23,7 @@ async fn overlapping(machine: &mut Machine) -> Result<Vec<End>, String> {
     }
     let bad = machine.world.offer_new();
     let fourth = machine.world.api.clusters.get_mut("c4").unwrap();
-    fourth.member.fates.insert(bad, Fate::Fails);
+    fourth.member.fates.insert(bad.into_string(), Fate::Fails);
     Ok(vec![run_until_idle(machine, true).await?])
 }
 
@@ -48,15 +49,15 @@ fn a_success_is_recorded_if_the_next_rollout_starts_immediately() {
             let mut machine = Machine::start(with(policy)(), Order::Correct).await;
             overlapping(&mut machine).await.unwrap();
             let mut ends = Vec::new();
-            for row in machine.ledger.rollouts(UID).await.unwrap() {
-                ends.push((row.rollout.id, row.end.map(|(outcome, _)| outcome)));
+            for row in machine.ledger.rollouts(&ID).await.unwrap() {
+                ends.push((row.rollout.id, row.end.map(|end| end.outcome)));
             }
-            ends.sort_by(|(one, _), (other, _)| one.cmp(other));
-            let of = |id: &str, outcome| (id.to_owned(), Some(outcome));
+            ends.sort_by_key(|(id, _)| *id);
+            let of = |id, outcome| (RolloutNumber::new(id), Some(outcome));
             let expected = [
-                of("1", RolloutOutcome::Succeeded),
-                of("2", RolloutOutcome::Failed),
-                of("3", RolloutOutcome::Succeeded),
+                of(1, RolloutOutcome::Succeeded),
+                of(2, RolloutOutcome::Failed),
+                of(3, RolloutOutcome::Succeeded),
             ];
             assert_eq!(ends, expected, "{policy:?}");
             assert!(machine.world.succeeded.contains(&1), "{policy:?}");
@@ -118,7 +119,7 @@ fn a_release_that_is_not_on_every_cluster_is_not_known_good() {
     });
     let cache = world.api.clone();
     world.write_status(&status, &cache);
-    let (release, cluster) = ("r0".to_owned(), "c1".to_owned());
+    let (release, cluster) = ("r0".into(), "c1".into());
     assert!(
         world
             .violations
@@ -177,8 +178,8 @@ fn an_offered_release_that_was_deleted_is_stored_again() {
 fn an_admission_of_a_release_that_is_not_stored_is_found() {
     let mut world = world();
     let written = Written {
-        cluster: "c1".to_owned(),
-        release: "r9".to_owned(),
+        cluster: "c1".into(),
+        release: "r9".into(),
         rollout: 1,
         at: world.now,
         retried_for: None,
@@ -228,7 +229,7 @@ fn the_ledger_and_status_agree_when_a_rollout_began() {
         machine.world.go_to(later);
         assert_eq!(run_until_idle(&mut machine, true).await, Ok(End::Succeeded));
         let started: jiff::Timestamp = machine.world.rollout().unwrap().start_time.parse().unwrap();
-        let rows = machine.ledger.rollouts(UID).await.unwrap();
+        let rows = machine.ledger.rollouts(&ID).await.unwrap();
         assert_eq!(rows[0].rollout.started_at, started);
     });
 }
@@ -246,8 +247,8 @@ fn the_end_of_a_rollout_is_recorded_by_the_same_process_after_an_error_of_the_le
             if machine.faults.injected() == 0 {
                 break;
             }
-            let rows = machine.ledger.rollouts(UID).await.unwrap();
-            let end = rows[0].end.map(|(outcome, _)| outcome);
+            let rows = machine.ledger.rollouts(&ID).await.unwrap();
+            let end = rows[0].end.map(|end| end.outcome);
             if end != Some(RolloutOutcome::Succeeded) {
                 open.push((effect, end));
             }

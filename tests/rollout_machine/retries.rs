@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use starling_api::{ActionType, OnFailure};
+use starling_core::ids::ClusterName;
 use starling_core::simulate::Fate;
 
 use crate::basic;
@@ -29,7 +30,7 @@ fn request(machine: &mut Machine) {
     machine.world.go_to(later);
     machine
         .world
-        .add_action(ActionType::Retry, Some("c1".to_owned()), None);
+        .add_action(ActionType::Retry, Some("c1".into()), None);
 }
 
 /// The first retry fails, too, and the second one succeeds.
@@ -71,7 +72,7 @@ fn a_retry_before_its_intent_is_found() {
         machine.pass().await;
         machine.world.violations
     });
-    let cluster = "c1".to_owned();
+    let cluster = ClusterName::new("c1");
     assert_eq!(violations, [Violation::NoIntent { cluster }]);
 }
 
@@ -82,7 +83,7 @@ fn a_retry_before_its_journal_entry_is_found() {
         machine.pass().await;
         machine.world.violations
     });
-    let cluster = "c1".to_owned();
+    let cluster = ClusterName::new("c1");
     assert_eq!(violations, [Violation::NotInJournal { cluster }]);
 }
 
@@ -114,7 +115,7 @@ async fn lost_response(order: Order) -> Vec<Violation> {
 
 #[test]
 fn a_second_retry_for_one_request_is_found() {
-    let cluster = "c1".to_owned();
+    let cluster = ClusterName::new("c1");
     let violations = block_on(lost_response(Order::NotReadAgain));
     assert_eq!(violations, [Violation::RetriedTwice { cluster }]);
     let violations = block_on(lost_response(Order::Correct));
@@ -127,15 +128,15 @@ fn a_retry_without_a_request_is_found() {
         let mut machine = Machine::start(world(), Order::Correct).await;
         assert_eq!(run_until_idle(&mut machine, true).await, Ok(End::Stopped));
         let written = Written {
-            cluster: "c1".to_owned(),
-            release: "r0".to_owned(),
+            cluster: "c1".into(),
+            release: "r0".into(),
             rollout: 1,
             at: machine.world.now,
             retried_for: Some(machine.world.now),
         };
         let cache = machine.world.api.clone();
         machine.world.write_sync(&written, &[], None, &cache);
-        let cluster = "c1".to_owned();
+        let cluster = ClusterName::new("c1");
         let violations = machine.world.violations;
         assert!(
             violations.contains(&Violation::RetriedWithoutRequest { cluster }),

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use starling_api::RolloutPhase;
+use starling_core::ids::{ClusterName, TargetDigest};
 use starling_core::plan::Progress;
 
 use crate::faults::{FAULTS, Faults};
@@ -16,7 +17,7 @@ use crate::world::World;
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Outcome {
     /// The target of each cluster, and whether it is applied.
-    pub(crate) clusters: BTreeMap<String, (Option<String>, bool)>,
+    pub(crate) clusters: BTreeMap<ClusterName, (Option<TargetDigest>, bool)>,
     pub(crate) rollout: (i64, String, RolloutPhase),
     pub(crate) held: Option<String>,
     pub(crate) good: Option<String>,
@@ -24,8 +25,8 @@ pub(crate) struct Outcome {
 }
 
 /// Six clusters on which a release is applied.
-pub(crate) fn all_on(release: &str) -> BTreeMap<String, (Option<String>, bool)> {
-    let clusters = (1..=6).map(|n| (format!("c{n}"), (Some(release.to_owned()), true)));
+pub(crate) fn all_on(release: &str) -> BTreeMap<ClusterName, (Option<TargetDigest>, bool)> {
+    let clusters = (1..=6).map(|n| (format!("c{n}").into(), (Some(release.into()), true)));
     clusters.collect()
 }
 

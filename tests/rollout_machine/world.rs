@@ -1,7 +1,7 @@
 //! The actual state of the management API and the clusters, which survives every crash.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -11,21 +11,23 @@ use starling_api::{
     RolloutActionSpec, RolloutApproval, RolloutApprovalSpec, RolloutPhase, RolloutStatus, SyncEntry,
     SyncGroupStatus,
 };
+use starling_core::apply::ApprovedDigests;
 use starling_core::deletion_budget::Left;
 use starling_core::gate::Side;
+use starling_core::ids::{ClusterName, GroupId, ReleaseDigest, RolloutNumber};
 use starling_core::journal::RecordedPlan;
-use starling_core::membership::{Deselection, Members, deselection};
-use starling_core::plan::{Progress, Reach, Strategy};
+use starling_core::membership::{Deselection, Members, MembersOf, deselection};
+use starling_core::plan::{LeavingCause, Progress, Reach, Strategy};
 use starling_core::rollout::{AdmissionRef, ReleaseSnapshot, Removal};
-use starling_core::simulate::Member;
+use starling_core::simulate::SimulatedMember;
 use starling_ledger::AdmissionRecord;
 
 use crate::invariants::{self, Violation};
 
 /// The name of the group.
 pub(crate) const GROUP: &str = "shop";
-/// Its UID.
-pub(crate) const UID: &str = "uid-of-shop";
+/// Its ID.
+pub(crate) static ID: LazyLock<GroupId> = LazyLock::new(|| GroupId::new("id-of-shop"));
 /// The only entry of its releases: their number is irrelevant here.
 pub(crate) const ENTRY: &str = "app";
 /// An entry that no release has any more.
@@ -43,7 +45,7 @@ pub(crate) fn snapshot(digest: &str) -> Arc<ReleaseSnapshot> {
     let entry = serde_json::json!({"name": ENTRY, "sourceRef": {"name": "s"}, "path": "./app"});
     let entry: SyncEntry = serde_json::from_value(entry).unwrap();
     Arc::new(ReleaseSnapshot {
-        digest: digest.to_owned(),
+        digest: digest.into(),
         revisions: vec![EntryRevision {
             sync: ENTRY.to_owned(),
             revision: digest.to_owned(),
@@ -65,7 +67,7 @@ pub(crate) struct Spec {
 /// A cluster, with its Sync.
 #[derive(Clone, Debug)]
 pub(crate) struct Cluster {
-    pub(crate) member: Member,
+    pub(crate) member: SimulatedMember,
     /// Its stage, as an index in the strategy.
     pub(crate) stage: usize,
     /// The rollout in its Sync.
@@ -87,7 +89,7 @@ pub(crate) struct OldSync {
 
 impl Cluster {
     /// A selected cluster without a Sync.
-    pub(crate) fn new(member: Member, stage: usize) -> Self {
+    pub(crate) fn new(member: SimulatedMember, stage: usize) -> Self {
         Self {
             member,
             stage,
@@ -163,20 +165,20 @@ impl Cluster {
 #[derive(Clone, Debug)]
 pub(crate) struct Api {
     /// The revision of the Source.
-    pub(crate) offered: String,
+    pub(crate) offered: ReleaseDigest,
     pub(crate) status: SyncGroupStatus,
     /// The approved deselection, an annotation of the group.
-    pub(crate) approved_deselection: String,
+    pub(crate) approved_deselection: ApprovedDigests,
     /// Releases that are stored.
-    pub(crate) stored: BTreeSet<String>,
-    pub(crate) clusters: BTreeMap<String, Cluster>,
+    pub(crate) stored: BTreeSet<ReleaseDigest>,
+    pub(crate) clusters: BTreeMap<ClusterName, Cluster>,
     pub(crate) actions: Vec<RolloutAction>,
     pub(crate) approvals: Vec<RolloutApproval>,
 }
 
 impl Api {
     /// The clusters that are selected.
-    pub(crate) fn selected(&self) -> impl Iterator<Item = (&String, &Cluster)> {
+    pub(crate) fn selected(&self) -> impl Iterator<Item = (&ClusterName, &Cluster)> {
         self.clusters.iter().filter(|(_, cluster)| cluster.is_selected)
     }
 
@@ -189,9 +191,9 @@ impl Api {
     pub(crate) fn admission(&self, cluster: &str) -> Option<AdmissionRef> {
         let known = self.clusters.get(cluster)?;
         Some(AdmissionRef {
-            cluster: cluster.to_owned(),
-            entry: ENTRY.to_owned(),
-            rollout: known.rollout.to_string(),
+            cluster: cluster.into(),
+            entry: ENTRY.into(),
+            rollout: RolloutNumber::new(known.rollout),
             target: known.member.observed.as_ref()?.target.clone()?,
         })
     }
@@ -209,6 +211,11 @@ impl Api {
             allowed,
             recent: Left::default(),
             going: &BTreeSet::new(),
+            group: MembersOf {
+                namespace: "fleet",
+                name: "shop",
+                identities: &BTreeMap::new(),
+            },
             approved: &self.approved_deselection,
         })
     }
@@ -247,9 +254,9 @@ pub(crate) struct GateKey {
 /// A Sync as the controller writes it.
 #[derive(Clone, Debug)]
 pub(crate) struct Written {
-    pub(crate) cluster: String,
+    pub(crate) cluster: ClusterName,
     /// The digest of the release is the target.
-    pub(crate) release: String,
+    pub(crate) release: ReleaseDigest,
     pub(crate) rollout: i64,
     pub(crate) at: Timestamp,
     /// The request of the retry.
@@ -266,27 +273,31 @@ pub(crate) struct World {
     /// Rollouts that the status reported as succeeded.
     pub(crate) succeeded: BTreeSet<i64>,
     /// Every release that was ever stored.
-    pub(crate) releases: BTreeSet<String>,
+    pub(crate) releases: BTreeSet<ReleaseDigest>,
     /// Successful writes of the controller to the management API.
     pub(crate) writes: usize,
     /// Whether a cluster has left the group, so that there may be fewer slots.
     pub(crate) has_shrunk: bool,
     /// The gates that other systems were asked to decide.
     pub(crate) evaluated_gates: BTreeSet<GateKey>,
+    /// The clusters that left and were counted against the deletion budget.
+    pub(crate) counted: BTreeSet<ClusterName>,
+    /// The writes of these counts.
+    pub(crate) count_writes: usize,
     serial: u32,
     offers: u32,
 }
 
 impl World {
     /// Creates a group without a rollout.
-    pub(crate) fn new(now: Timestamp, spec: Spec, clusters: BTreeMap<String, Cluster>) -> Self {
+    pub(crate) fn new(now: Timestamp, spec: Spec, clusters: BTreeMap<ClusterName, Cluster>) -> Self {
         Self {
             now,
             spec,
             api: Api {
-                offered: "r0".to_owned(),
+                offered: "r0".into(),
                 status: SyncGroupStatus::default(),
-                approved_deselection: String::new(),
+                approved_deselection: ApprovedDigests::default(),
                 stored: BTreeSet::new(),
                 clusters,
                 actions: Vec::new(),
@@ -298,6 +309,8 @@ impl World {
             writes: 0,
             has_shrunk: false,
             evaluated_gates: BTreeSet::new(),
+            counted: BTreeSet::new(),
+            count_writes: 0,
             serial: 0,
             offers: 0,
         }
@@ -315,8 +328,8 @@ impl World {
     // ------------------------------------------------------------------ what the controller does
 
     pub(crate) fn store_release(&mut self, release: &str) {
-        self.api.stored.insert(release.to_owned());
-        self.releases.insert(release.to_owned());
+        self.api.stored.insert(release.into());
+        self.releases.insert(release.into());
     }
 
     /// `cache` is the state that the controller knew.
@@ -363,7 +376,7 @@ impl World {
             .member
             .observed
             .as_mut()
-            .filter(|sync| sync.target.as_ref() == Some(&written.release));
+            .filter(|sync| sync.target.as_deref() == Some(written.release.as_str()));
         match same {
             // The spec is unchanged, and so is its progress, unless it is retried.
             Some(sync) => {
@@ -379,6 +392,17 @@ impl World {
         }
         cluster.member.live(self.now);
         self.violations.extend(invariants::of_room(self, written, cache));
+    }
+
+    /// Counts the clusters that leave and lose their objects, as status does.
+    pub(crate) fn count_removals(&mut self, removals: &[Removal]) {
+        let loses = |removal: &&Removal| {
+            removal.cause != LeavingCause::EntryRemoved && removal.policy == DeletionPolicy::Delete
+        };
+        let clusters = removals.iter().filter(loses).map(|removal| &removal.cluster);
+        let before = self.counted.len();
+        self.counted.extend(clusters.cloned());
+        self.count_writes += usize::from(self.counted.len() > before);
     }
 
     /// `journal` is the newest entry of the journal.
@@ -403,7 +427,7 @@ impl World {
     }
 
     /// Deletes releases that are not named.
-    pub(crate) fn collect_garbage(&mut self, unique_name: &BTreeSet<String>) {
+    pub(crate) fn collect_garbage(&mut self, unique_name: &BTreeSet<ReleaseDigest>) {
         self.violations.extend(invariants::of_garbage(self, unique_name));
         self.api.stored.retain(|release| unique_name.contains(release));
     }
@@ -419,9 +443,13 @@ impl World {
     }
 
     /// Selects or deselects a cluster.
-    pub(crate) fn select(&mut self, cluster: &str, is_selected: bool) {
-        if let Some(cluster) = self.api.clusters.get_mut(cluster) {
+    pub(crate) fn select(&mut self, name: &str, is_selected: bool) {
+        if let Some(cluster) = self.api.clusters.get_mut(name) {
             cluster.is_selected = is_selected;
+            // One that returns counts again when it leaves again.
+            if is_selected {
+                self.counted.remove(name);
+            }
             self.has_shrunk |= !is_selected;
             // A Sync that is being deleted goes before the group writes another one.
             if is_selected && cluster.removing_since.is_some() {
@@ -433,7 +461,7 @@ impl World {
     /// Approves the deselection of the deselected clusters.
     pub(crate) fn approve_deselection(&mut self) {
         if let Deselection::Held(held) = self.api.deselection(self.spec.max_unselected) {
-            self.api.approved_deselection = held.digest;
+            self.api.approved_deselection = [held.digest].into_iter().collect();
         }
     }
 
@@ -460,7 +488,12 @@ impl World {
     }
 
     /// Creates an operator action for the current rollout.
-    pub(crate) fn add_action(&mut self, action: ActionType, cluster: Option<String>, stage: Option<String>) {
+    pub(crate) fn add_action(
+        &mut self,
+        action: ActionType,
+        cluster: Option<ClusterName>,
+        stage: Option<String>,
+    ) {
         let Some(rollout) = self.rollout().map(|rollout| rollout.id) else {
             return;
         };
@@ -468,7 +501,7 @@ impl World {
             group: GROUP.into(),
             rollout,
             action,
-            cluster,
+            cluster: cluster.map(String::from),
             stage,
             revision: None,
             by: "jane".into(),
@@ -503,9 +536,9 @@ impl World {
     }
 
     /// Offers a new release; returns its digest.
-    pub(crate) fn offer_new(&mut self) -> String {
+    pub(crate) fn offer_new(&mut self) -> ReleaseDigest {
         self.offers += 1;
-        self.api.offered = format!("r{}", self.offers);
+        self.api.offered = format!("r{}", self.offers).into();
         self.api.offered.clone()
     }
 }

@@ -3,12 +3,17 @@
 use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
+use starling_api::{INSTALLATION, OWNER_LABEL};
+use starling_apiserver::faults::Effect;
+use starling_core::ids::InstallationId;
 use starling_core::journal::{Body, RecordedPlan, verify};
 use starling_core::plan::RemovalDecision;
+use starling_core::target;
 
-use crate::judge::{ControllerClock, History, Plan, Violation, judge, writes};
+use crate::content::{APP, EXTRA};
+use crate::judge::{ControllerClock, History, Owner, Plan, Violation, judge, writes};
 use crate::script::{Event, MEMBERS, Script, member};
-use crate::user::URL;
+use crate::user::{GROUP, NAMESPACE, OTHER, URL};
 use crate::world::{HUB, Run};
 
 /// Time until a write to the management cluster is known to the controller, without faults.
@@ -20,6 +25,10 @@ const LAG_WITH_FAULTS: SignedDuration = SignedDuration::from_secs(60);
 const LIVE: SignedDuration = SignedDuration::from_secs(5);
 /// The same with faults that delay requests to the management cluster, for 20 s each, or their responses.
 const LIVE_WITH_FAULTS: SignedDuration = SignedDuration::from_secs(120);
+
+/// The same with a watch that is frozen for up to 90 s: the controller notices it 142 s after it began at the latest,
+/// and the next watch may have begun during the fault.
+const LAG_WITH_FROZEN_WATCH: SignedDuration = SignedDuration::from_secs(250);
 
 /// Returns the violations of invariants.
 pub(crate) fn violations(run: &Run, script: &Script) -> anyhow::Result<Vec<Violation>> {
@@ -36,7 +45,10 @@ fn history(run: &Run, script: &Script) -> anyhow::Result<History> {
         lag: lag(script),
         live: live(script),
         clock: clock(run),
+        releases: run.world.releases(),
+        set_backs: run.set_backs.clone(),
         plans: plans(run),
+        owners: owners(run)?,
         ..History::default()
     };
     for name in (0..MEMBERS).map(member) {
@@ -44,6 +56,25 @@ fn history(run: &Run, script: &Script) -> anyhow::Result<History> {
         history.members.insert(name, journal);
     }
     Ok(history)
+}
+
+/// Returns the owners of the labels of all entries. Two groups render the same objects, and only the labels tell them
+/// apart.
+fn owners(run: &Run) -> anyhow::Result<BTreeMap<String, Owner>> {
+    let maps = run.world.config_maps(HUB)?;
+    let id = maps.iter().find(|map| map["metadata"]["name"] == INSTALLATION);
+    let id = id.and_then(|map| map["data"]["id"].as_str()).unwrap_or_default();
+    let id = InstallationId::new(id);
+    let entries = [GROUP, OTHER]
+        .into_iter()
+        .flat_map(|group| [(group, APP), (group, EXTRA)]);
+    let owned = entries.map(|(group, entry)| {
+        let label = target::owner(&id, NAMESPACE, target::Owner::Entry { group, entry });
+        let names = [NAMESPACE, group, entry].map(str::to_owned);
+        let [namespace, group, entry] = names;
+        (label.as_str().to_owned(), Owner::Entry(namespace, group, entry))
+    });
+    Ok(owned.collect())
 }
 
 /// Returns the times of the controller's clock.
@@ -60,14 +91,21 @@ fn lag(script: &Script) -> SignedDuration {
     let mut lag = LAG;
     for (_, event) in &script.events {
         match event {
-            Event::Fault { cluster, .. } | Event::Hold { cluster } | Event::Bounce { cluster }
+            Event::Fault { cluster, .. }
+            | Event::Hold { cluster }
+            | Event::Bounce { cluster }
+            | Event::SetBack { cluster, .. }
                 if cluster != HUB => {}
+            Event::Fault { fault, .. } if fault.effect == Effect::FreezeWatch => {
+                lag = lag.max(LAG_WITH_FROZEN_WATCH);
+            }
             Event::Fault { .. }
             | Event::Hold { .. }
             | Event::Bounce { .. }
+            | Event::SetBack { .. }
             | Event::Crash
             | Event::Compact => {
-                lag = LAG_WITH_FAULTS;
+                lag = lag.max(LAG_WITH_FAULTS);
             }
             _ => {}
         }
@@ -78,6 +116,7 @@ fn lag(script: &Script) -> SignedDuration {
 /// Returns how long before a deletion the state that confirms it may have been read.
 fn live(script: &Script) -> SignedDuration {
     let delays = script.events.iter().any(|(_, event)| match event {
+        Event::Fault { fault, .. } if fault.effect == Effect::FreezeWatch => false,
         // Requests other than watches are as fast as ever.
         Event::Fault { cluster, fault } => cluster == HUB && fault.requests.verbs != ["watch"],
         Event::Hold { cluster } | Event::Bounce { cluster } => cluster == HUB,
@@ -102,7 +141,7 @@ fn plans(run: &Run) -> Vec<Plan> {
             at: written.at,
             namespace: written.entry.namespace.clone(),
             group: written.entry.name.clone(),
-            removes: removes.map(|(sync, _)| sync.clone()).collect(),
+            removes: removes.map(|(sync, _)| sync.to_string()).collect(),
         });
         known.insert(written.entry.hash, recorded);
     }
@@ -114,9 +153,11 @@ fn plans(run: &Run) -> Vec<Plan> {
 /// well, but needs the CRs; this check reads only the objects.
 pub(crate) fn repetitions(run: &Run) -> anyhow::Result<Vec<String>> {
     let mut found = Vec::new();
-    let may_go_back = run.world.staged.is_some();
+    // A management cluster that was set back has old targets, and a person may release them.
+    let may_go_back = run.world.staged.is_some() || was_hub_set_back(run);
     for name in (0..MEMBERS).map(member) {
         let mut last: BTreeMap<Box<str>, (u64, Timestamp)> = BTreeMap::new();
+        let mut owners: BTreeMap<Box<str>, String> = BTreeMap::new();
         for entry in run.world.cluster(&name)?.journal() {
             let key = format!("{} {}", entry.kind, entry.key()).into_boxed_str();
             let is_own = &*entry.manager == "starling" && ["ConfigMap", "Deployment"].contains(&&*entry.kind);
@@ -125,6 +166,15 @@ pub(crate) fn repetitions(run: &Run) -> anyhow::Result<Vec<String>> {
                 last.remove(&key);
             }
             let object = entry.object.read();
+            let owner = object["metadata"]["labels"][OWNER_LABEL].to_string();
+            if is_own
+                && owners
+                    .insert(key.clone(), owner.clone())
+                    .is_some_and(|before| before != owner)
+            {
+                // It was handed over, or let go of and taken back.
+                last.remove(&key);
+            }
             let revision = object["data"]["revision"]
                 .as_str()
                 .or_else(|| object["metadata"]["annotations"]["revision"].as_str());
@@ -146,6 +196,45 @@ pub(crate) fn repetitions(run: &Run) -> anyhow::Result<Vec<String>> {
         }
     }
     Ok(found)
+}
+
+fn was_hub_set_back(run: &Run) -> bool {
+    run.set_backs.iter().any(|(_, name)| name == HUB)
+}
+
+/// Returns the objects that were deleted on a cluster that only moved between groups: they are handed over, and keep
+/// their UIDs.
+pub(crate) fn lost_in_moves(run: &Run, script: &Script) -> anyhow::Result<Vec<String>> {
+    let moves = |name: &str| {
+        let mut events = script.events.iter().map(|(_, event)| event);
+        events.any(|event| matches!(event, Event::Transfer { cluster, .. } if cluster == name))
+    };
+    let only_moves = |name: &str| {
+        !script.events.iter().any(|(_, event)| {
+            matches!(event, Event::Label { cluster, .. } | Event::Cluster { cluster, .. }
+                | Event::SetBack { cluster, .. } if cluster == name)
+        })
+    };
+    let mut lost = Vec::new();
+    for name in (0..MEMBERS).map(member) {
+        if !moves(&name) || !only_moves(&name) {
+            continue;
+        }
+        let journal = run.world.cluster(&name)?.journal();
+        let deleted = journal.iter().filter(|entry| {
+            entry.verb == starling_apiserver::journal::Verb::Delete
+                && ["shop", "shop/settings", "shop/web"].contains(&&*entry.key())
+        });
+        lost.extend(deleted.map(|entry| {
+            format!(
+                "{name}: {} {} was deleted at {}",
+                entry.kind,
+                entry.key(),
+                entry.time
+            )
+        }));
+    }
+    Ok(lost)
 }
 
 /// Returns the errors that `starling verify` would find in the journals of rollouts: chains, and every plan by the

@@ -9,11 +9,13 @@ use jiff::Timestamp;
 use starling::controller::ports::Ledger as Port;
 use starling_apiserver::random::Random;
 use starling_core::apply::{ManagementState, Record};
+use starling_core::ids::{ClusterId, GroupId, OwnerLabel, RolloutNumber};
 use starling_core::journal::check_chain;
 use starling_core::object::ObjectId;
 use starling_ledger::{
-    Admission, AdmissionKey, AdmissionOutcome, Attempt, AttemptEnd, AttemptId, AttemptOutcome, Due, Ledger,
-    LedgerError, LedgerView, NewEntry, ObjectCounts, QueueKey, Rollout, RolloutOutcome,
+    Admission, AdmissionKey, AdmissionOutcome, Attempt, AttemptEnd, AttemptId, AttemptOutcome, Due,
+    EntryOnCluster, Ledger, LedgerError, LedgerView, NewEntry, ObjectCounts, QueueKey, Rollout,
+    RolloutOutcome,
 };
 use starling_testkit::wait;
 
@@ -30,16 +32,21 @@ enum Call {
     Admit(Vec<Admission>),
     Settle(AdmissionKey, AdmissionOutcome, String, Timestamp),
     Leave(AdmissionKey, Timestamp),
-    AbandonOthers(BTreeSet<String>, Timestamp),
+    AbandonOthers(BTreeSet<GroupId>, Timestamp),
     Begin(Attempt),
     Finish(AttemptId, AttemptEnd),
     CloseInterrupted(Timestamp),
     BeginRollout(Rollout),
-    EndRollout(String, String, RolloutOutcome, Timestamp),
+    EndRollout(GroupId, RolloutNumber, RolloutOutcome, Timestamp),
     Journal(NewEntry),
-    Save(String, String, BTreeMap<ObjectId, Record>, BTreeSet<ObjectId>),
-    DropOwner(String, String),
-    OfAttempt(String, String, Timestamp),
+    Save(
+        ClusterId,
+        OwnerLabel,
+        BTreeMap<ObjectId, Record>,
+        BTreeSet<ObjectId>,
+    ),
+    DropOwner(ClusterId, OwnerLabel),
+    OfAttempt(ClusterId, OwnerLabel, Timestamp),
     Due(Vec<Due>),
     NotDue(Vec<QueueKey>),
     /// An orderly restart of the process.
@@ -63,6 +70,22 @@ impl Generator {
         format!("{of}{}", self.below(3))
     }
 
+    fn group(&mut self) -> GroupId {
+        GroupId::new(self.name("g"))
+    }
+
+    fn cluster(&mut self) -> ClusterId {
+        ClusterId::new(self.name("c"))
+    }
+
+    fn owner(&mut self) -> OwnerLabel {
+        OwnerLabel::new(self.name("o"))
+    }
+
+    fn rollout(&mut self) -> RolloutNumber {
+        RolloutNumber::new(i64::try_from(self.below(25)).unwrap())
+    }
+
     /// Returns a time with a finer resolution than the stored one.
     fn time(&mut self) -> Timestamp {
         let nanos = 1_700_000_000_000_000_000 + i128::from(self.below(50)) * 1_000_000_123;
@@ -80,11 +103,11 @@ impl Generator {
 
     fn admission_key(&mut self) -> AdmissionKey {
         AdmissionKey {
-            group_id: self.name("g"),
-            rollout: self.below(25).to_string(),
-            entry: self.name("e"),
-            cluster: self.name("c"),
-            target: self.name("t"),
+            group_id: self.group(),
+            rollout: self.rollout(),
+            entry: self.name("e").into(),
+            cluster: self.name("c").into(),
+            target: self.name("t").into(),
         }
     }
 
@@ -92,7 +115,7 @@ impl Generator {
         Admission {
             key: self.admission_key(),
             sync_namespace: "ns".to_owned(),
-            sync_name: self.name("s"),
+            sync_name: self.name("s").into(),
             revision: self.name("r"),
             admitted_at: self.time(),
         }
@@ -103,8 +126,8 @@ impl Generator {
             sync_id: format!("s{}", self.below(2)),
             namespace: "ns".to_owned(),
             name: "s".to_owned(),
-            cluster: self.name("c"),
-            target: self.name("t"),
+            cluster: self.name("c").into(),
+            target: self.name("t").into(),
             revision: self.name("r"),
             number: u32::try_from(self.below(9)).unwrap(),
             started_at: self.time(),
@@ -148,7 +171,7 @@ impl Generator {
             uid: self.name("u"),
             management: ManagementState {
                 left_alone: self.below(2) == 0,
-                owner: self.one(&[String::new(), "o1".to_owned()]),
+                owner: OwnerLabel::new(self.one(&["", "o1"])),
                 released: String::new(),
             },
         }
@@ -170,19 +193,19 @@ impl Generator {
         match self.below(67) {
             63..=65 => Call::Leave(self.admission_key(), self.time()),
             66 => Call::AbandonOthers(
-                self.several(4, |draw| draw.name("g")).into_iter().collect(),
+                self.several(4, |draw| draw.group()).into_iter().collect(),
                 self.time(),
             ),
             40..=59 => Call::Journal(NewEntry {
-                group_id: self.one(&["g0", "g0", "g0", "g1"]).to_owned(),
+                group_id: GroupId::new(self.one(&["g0", "g0", "g0", "g1"])),
                 namespace: "ns".to_owned(),
                 name: "g".to_owned(),
-                rollout: i64::try_from(self.below(25)).unwrap(),
+                rollout: self.rollout(),
                 at: self.time(),
                 body: format!("{:?}", self.text()),
                 is_whole: self.below(4) == 0,
             }),
-            60..=62 => Call::OfAttempt(self.name("c"), self.name("o"), self.time()),
+            60..=62 => Call::OfAttempt(self.cluster(), self.owner(), self.time()),
             0..=6 => Call::Admit(self.several(4, Self::admission)),
             7..=10 => {
                 let outcome = self.one(&[
@@ -200,11 +223,11 @@ impl Generator {
             ),
             24 => Call::CloseInterrupted(self.time()),
             25..=29 => Call::BeginRollout(Rollout {
-                group_id: self.one(&["g0".to_owned(), "g0".to_owned(), "g1".to_owned()]),
-                id: self.below(25).to_string(),
+                group_id: GroupId::new(self.one(&["g0", "g0", "g1"])),
+                id: self.rollout(),
                 namespace: "ns".to_owned(),
                 name: "g".to_owned(),
-                release: self.name("rel"),
+                release: self.name("rel").into(),
                 revisions: [("app".to_owned(), self.name("r"))].into(),
                 started_at: self.time(),
                 previous: self.one(&[
@@ -215,20 +238,20 @@ impl Generator {
             }),
             30 | 31 => {
                 let outcome = self.one(&[RolloutOutcome::Succeeded, RolloutOutcome::Superseded]);
-                Call::EndRollout("g0".to_owned(), self.below(25).to_string(), outcome, self.time())
+                Call::EndRollout(GroupId::new("g0"), self.rollout(), outcome, self.time())
             }
             32..=34 => {
                 let upserts = self.several(5, |draw| (draw.object(), draw.record()));
                 let deletes = self.several(4, Self::object);
                 let upserts = upserts.into_iter().collect();
                 Call::Save(
-                    self.name("c"),
-                    self.name("o"),
+                    self.cluster(),
+                    self.owner(),
                     upserts,
                     deletes.into_iter().collect(),
                 )
             }
-            35 => Call::DropOwner(self.name("c"), self.name("o")),
+            35 => Call::DropOwner(self.cluster(), self.owner()),
             36 => {
                 let due = self.several(4, |draw| Due {
                     key: draw.queue_key(),
@@ -254,14 +277,21 @@ async fn run_call(ledger: &dyn Port, call: &Call) -> String {
         Call::Settle(key, outcome, reason, at) => {
             text_of(ledger.settle_admission(key, *outcome, reason, *at).await)
         }
-        Call::Leave(key, at) => text_of(ledger.leave(&key.group_id, &key.entry, &key.cluster, *at).await),
+        Call::Leave(key, at) => {
+            let place = EntryOnCluster {
+                group_id: &key.group_id,
+                entry: &key.entry,
+                cluster: &key.cluster,
+            };
+            text_of(ledger.leave(place, *at).await)
+        }
         Call::AbandonOthers(groups, at) => text_of(ledger.abandon_others(groups, *at).await),
         Call::Begin(attempt) => text_of(ledger.begin_attempt(attempt).await),
         Call::Finish(id, end) => text_of(ledger.finish_attempt(*id, end).await),
         Call::CloseInterrupted(at) => text_of(ledger.close_interrupted(*at).await),
         Call::BeginRollout(rollout) => text_of(ledger.begin_rollout(rollout).await),
         Call::EndRollout(group, id, outcome, at) => {
-            text_of(ledger.end_rollout(group, id, *outcome, *at).await)
+            text_of(ledger.end_rollout(group, *id, *outcome, *at).await)
         }
         Call::Journal(entry) => text_of(ledger.append_journal(entry).await),
         Call::Save(cluster, owner, upserts, deletes) => {
@@ -292,10 +322,11 @@ async fn contents(ledger: &dyn Port) -> Vec<String> {
         })
         .collect();
     for n in 0..3 {
-        all.push(text_of(ledger.rollouts(&format!("g{n}")).await));
-        all.push(text_of(ledger.journal_tail(&format!("g{n}")).await));
+        let group = GroupId::new(format!("g{n}"));
+        all.push(text_of(ledger.rollouts(&group).await));
+        all.push(text_of(ledger.journal_tail(&group).await));
         for m in 0..3 {
-            let (cluster, owner) = (format!("c{n}"), format!("o{m}"));
+            let (cluster, owner) = (ClusterId::new(format!("c{n}")), OwnerLabel::new(format!("o{m}")));
             all.push(text_of(ledger.load_records(&cluster, &owner).await));
             all.push(text_of(ledger.other_owners(&cluster, &owner, &objects).await));
         }
@@ -320,15 +351,15 @@ async fn histories(sqlite: &Ledger, fake: &MemoryLedger, folder: &Path) -> (Vec<
         one.push(text_of(Ok::<_, LedgerError>(Some(journal))));
     }
     for n in 0..3 {
-        let (group, sync) = (format!("g{n}"), format!("s{n}"));
+        let (group, sync) = (GroupId::new(format!("g{n}")), format!("s{n}"));
         one.push(text_of(sqlite.attempts(&sync).await));
         other.push(text_of(fake.attempts(&sync)));
         one.push(text_of(sqlite.open_admissions(&group).await));
         other.push(text_of(fake.open_admissions(&group)));
         for rollout in 0..25 {
-            let rollout = rollout.to_string();
-            one.push(text_of(sqlite.admissions(&group, &rollout).await));
-            other.push(text_of(fake.admissions(&group, &rollout)));
+            let rollout = RolloutNumber::new(rollout);
+            one.push(text_of(sqlite.admissions(&group, rollout).await));
+            other.push(text_of(fake.admissions(&group, rollout)));
         }
     }
     (one, other)

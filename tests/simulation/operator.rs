@@ -3,22 +3,28 @@
 //!
 //! The operator reads the management cluster directly, and writes to it through the network.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 
 use anyhow::Context as _;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::{Api, Client, Resource, ResourceExt as _};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use starling::controller::hub::Hub;
 use starling_api::{
-    ActionType, EntryRevision, RolloutAction, RolloutActionSpec, RolloutApproval, RolloutApprovalSpec,
-    RolloutDirection, RolloutPhase, RolloutStatus, StageStatus, SyncGroupStatus,
+    ActionType, DeletionApproval, DeletionApprovalSpec, EntryRevision, INSTALLATION, RolloutAction,
+    RolloutActionSpec, RolloutApproval, RolloutApprovalSpec, RolloutDirection, RolloutPhase, RolloutStatus,
+    StageStatus, SyncGroupStatus,
 };
+use starling_core::inventory::format::{DATA_KEY, REMOVALS_KEY};
+use starling_core::restore::WriteNumber;
 
+use crate::script::{MEMBERS, member};
 use crate::staged::UserAction;
-use crate::user::{GROUP, NAMESPACE, group, namespaced};
-use crate::world::{World, now};
+use crate::user::{GROUP, NAMESPACE, OTHER, group, namespaced};
+use crate::world::{HUB, World, now};
 
 /// The name of the operator.
 const NAME: &str = "jane";
@@ -40,12 +46,76 @@ pub(crate) struct Operator {
     last_action: Option<Timestamp>,
     /// The release digests of earlier rollouts.
     digests: Vec<String>,
+    /// Groups and digests of deletions that wait for an approval, and since when the operator knows.
+    held_deletions: BTreeMap<(String, String), Timestamp>,
+    /// Since when the operator knows that a restore waits for its release.
+    restore_known: Option<Timestamp>,
 }
 
 impl Operator {
-    /// Reads the rollout once, and creates at most one object.
+    /// Reads what waits for an operator once, and creates at most one object.
     pub(crate) async fn act(&mut self, world: &World, hub: &Client) -> anyhow::Result<()> {
-        let status = group(world)?.status.unwrap_or_default();
+        if self.restore_to_release(world)? {
+            return release_restore(world, hub).await;
+        }
+        if let Some(extras) = &world.extras
+            && let Some((group, digest)) = self.deletions_to_approve(world, extras.approval_delay)?
+        {
+            return self.approve_deletions(hub, &group, &digest).await;
+        }
+        if world.staged.is_some() {
+            self.act_on_rollout(world, hub).await?;
+        }
+        Ok(())
+    }
+
+    /// Whether a restore of the management cluster waits for its release, after the operator's delay.
+    fn restore_to_release(&mut self, world: &World) -> anyhow::Result<bool> {
+        let mut maps = world.config_maps(HUB)?.into_iter();
+        let is_held = maps
+            .any(|map| map["metadata"]["name"] == INSTALLATION && map["data"]["restoreDetected"].is_string());
+        if !is_held || world.is_old.load(Ordering::SeqCst) {
+            self.restore_known = None;
+            return Ok(false);
+        }
+        let since = *self.restore_known.get_or_insert_with(now);
+        Ok(now().duration_since(since).as_secs() >= world.release_delay)
+    }
+
+    /// Returns a group and a digest of deletions that wait for an approval, after the operator's delay. The same digest
+    /// may wait again later.
+    fn deletions_to_approve(
+        &mut self,
+        world: &World,
+        delay: i64,
+    ) -> anyhow::Result<Option<(String, String)>> {
+        let waiting = held_deletions(world)?;
+        self.held_deletions.retain(|held, _| waiting.contains(held));
+        for held in waiting {
+            let since = self.held_deletions.entry(held.clone()).or_insert_with(now);
+            if now().duration_since(*since).as_secs() >= delay {
+                // The controller needs time to see the approval.
+                *since = now().checked_add(SignedDuration::from_secs(IDLE_LIMIT))?;
+                return Ok(Some(held));
+            }
+        }
+        Ok(None)
+    }
+
+    async fn approve_deletions(&mut self, hub: &Client, group: &str, digest: &str) -> anyhow::Result<()> {
+        let spec = DeletionApprovalSpec {
+            group: Some(group.to_owned()),
+            sync: None,
+            digest: digest.to_owned(),
+            by: NAME.to_owned(),
+            reason: String::new(),
+        };
+        let approval = DeletionApproval::new(&self.name(), spec);
+        self.create(hub, &approval).await
+    }
+
+    async fn act_on_rollout(&mut self, world: &World, hub: &Client) -> anyhow::Result<()> {
+        let status = group(world, GROUP)?.status.unwrap_or_default();
         let Some(rollout) = status.rollout.clone() else {
             return Ok(());
         };
@@ -138,7 +208,7 @@ impl Operator {
         hub: &Client,
         requested: &UserAction,
     ) -> anyhow::Result<()> {
-        let status = group(world)?.status.unwrap_or_default();
+        let status = group(world, GROUP)?.status.unwrap_or_default();
         let Some(rollout) = status.rollout else {
             return Ok(());
         };
@@ -244,6 +314,59 @@ fn of(action: ActionType) -> RolloutActionSpec {
         by: NAME.to_owned(),
         reason: "the script says so".to_owned(),
     }
+}
+
+/// Ends the hold after a restore, as `starling release-restore` does: the unknown numbers on the members are known from
+/// now on.
+async fn release_restore(world: &World, hub: &Client) -> anyhow::Result<()> {
+    let hub = Hub::new(hub.clone());
+    let record = hub.installation_record().await?;
+    let mut known = record.known()?;
+    let lost: Vec<WriteNumber> = { numbers(world)?.into_iter() }
+        .filter(|number| !known.knows(number))
+        .collect();
+    known.release(lost);
+    world.add_release();
+    let written = hub.write_installation(&record, &known, None).await?;
+    written.context("another process wrote in between")?;
+    Ok(())
+}
+
+/// Returns the write numbers that the members have: in their inventories, and those of the last removals.
+fn numbers(world: &World) -> anyhow::Result<Vec<WriteNumber>> {
+    let mut numbers = Vec::new();
+    for name in (0..MEMBERS).map(member) {
+        for map in world.config_maps(&name)? {
+            let text = |key: &str| map["data"][key].as_str().unwrap_or_default().to_owned();
+            let first = text(DATA_KEY).lines().next().unwrap_or_default().to_owned();
+            let written = first.split(' ').filter_map(|word| word.strip_prefix("hub="));
+            numbers.extend(written.filter_map(|number| number.parse().ok()));
+            numbers.extend(text(REMOVALS_KEY).parse::<WriteNumber>().ok());
+        }
+    }
+    Ok(numbers)
+}
+
+/// Returns the groups and digests of all deletions that wait for an approval: those of Syncs, and those that the
+/// conditions of groups name.
+fn held_deletions(world: &World) -> anyhow::Result<BTreeSet<(String, String)>> {
+    let mut waiting = BTreeSet::new();
+    for sync in world.syncs()? {
+        let (Some(group), Some(status)) = (sync.spec.group_ref, sync.status) else {
+            continue;
+        };
+        waiting.extend(status.held_deletions.map(|held| (group.name, held.digest)));
+    }
+    for name in [GROUP, OTHER] {
+        let status = group(world, name)?.status.unwrap_or_default();
+        for condition in status.conditions {
+            let mut words = condition.message.split_whitespace();
+            while words.any(|word| word == "--digest") {
+                waiting.extend(words.next().map(|digest| (name.to_owned(), digest.to_owned())));
+            }
+        }
+    }
+    Ok(waiting)
 }
 
 /// Returns the actions of a rollout, in order.

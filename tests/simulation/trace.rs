@@ -1,4 +1,5 @@
-//! All writes of a run, in order. Two runs of one seed are compared by their traces, and a failed run leaves its trace.
+//! All writes of a run, and all entries of journals, in order. Two runs of one seed are compared by their traces, and a
+//! failed run leaves its trace.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -8,7 +9,7 @@ use starling_apiserver::journal::Entry;
 use crate::script::{MEMBERS, member};
 use crate::world::{HUB, World};
 
-/// Returns the writes of all clusters, one per line, in order.
+/// Returns the writes of all clusters and the entries of the journals, one per line, each in order.
 pub(crate) fn of(world: &World) -> String {
     let mut entries: Vec<(String, Entry)> = Vec::new();
     for name in (0..MEMBERS).map(member).chain([HUB.to_owned()]) {
@@ -37,6 +38,14 @@ pub(crate) fn of(world: &World) -> String {
             entry.subresource,
             entry.key(),
             entry.manager,
+        );
+    }
+    for written in world.ledger.written() {
+        let entry = written.entry;
+        let _ = writeln!(
+            text,
+            "journal {}/{} entry {} of rollout {} at {}: {}",
+            entry.namespace, entry.name, entry.seq, entry.rollout, written.at, entry.body
         );
     }
     text

@@ -1,7 +1,6 @@
 //! The user of Starling in a run: sets the fleet up, removes Clusters, adds them again and moves them between stages.
 //! Actions on rollouts are in [`crate::operator`].
 
-use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -16,11 +15,13 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use starling_api::{Cluster, Source, SyncGroup};
 
-use crate::content::FOLDER;
+use crate::content::{APP, EXTRA, FOLDER, FOREIGN};
+use crate::extras::{Extras, add_fields};
 use crate::net;
 use crate::operator::Operator;
-use crate::script::{Event, MEMBERS, member};
+use crate::script::{Event, member};
 use crate::staged::STAGE_LABEL;
+use crate::wanted::Wanted;
 use crate::world::{HUB, World};
 
 /// The namespace of all objects.
@@ -29,6 +30,8 @@ pub(crate) const NAMESPACE: &str = "fleet";
 pub(crate) const URL: &str = "https://git.example.com/shop.git";
 /// The name of the group.
 pub(crate) const GROUP: &str = "shop";
+/// The name of the group to which clusters move, and from which they return. It exists in runs with removals.
+pub(crate) const OTHER: &str = "other";
 /// Pause between two attempts, and between two checks for tasks.
 const PAUSE: Duration = Duration::from_millis(500);
 
@@ -39,7 +42,6 @@ pub(crate) async fn act_as_user(world: Arc<World>) -> anyhow::Result<()> {
     let hub = net::client(HUB, &world.cluster(HUB)?.token())?;
     set_up(&world, &hub).await?;
     world.ready.store(true, Ordering::SeqCst);
-    let mut stages = first_stages(&world);
     let mut operator = Operator::default();
     loop {
         let task = world
@@ -52,7 +54,7 @@ pub(crate) async fn act_as_user(world: Arc<World>) -> anyhow::Result<()> {
             // The management cluster may have a fault.
             let done = tokio::time::timeout(
                 Duration::from_secs(10),
-                run_task(&world, &hub, &task, &mut stages, &mut operator),
+                run_task(&world, &hub, &task, &mut operator),
             )
             .await;
             if matches!(done, Ok(Ok(()))) {
@@ -63,7 +65,7 @@ pub(crate) async fn act_as_user(world: Arc<World>) -> anyhow::Result<()> {
                     .pop_front();
                 continue;
             }
-        } else if world.staged.is_some() {
+        } else {
             let result = tokio::time::timeout(Duration::from_secs(10), operator.act(&world, &hub)).await;
             if let Ok(Err(error)) = result {
                 tracing::info!(error = %format!("{error:#}"), "the operator could not act");
@@ -81,41 +83,90 @@ async fn set_up(world: &World, hub: &Client) -> anyhow::Result<()> {
     tokio::time::sleep(PAUSE).await;
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}});
     put(&Api::<Namespace>::all(hub.clone()), &namespace).await?;
-    let stages = first_stages(world);
-    for number in 0..MEMBERS {
-        let name = member(number);
-        if world
-            .staged
-            .as_ref()
-            .is_some_and(|staged| staged.late_members.contains(&number))
-        {
-            continue;
+    put_wanted(world, hub).await?;
+    if let Some(extras) = &world.extras {
+        make_before(world, extras).await?;
+    }
+    Ok(())
+}
+
+/// Writes everything as it is wanted.
+async fn put_wanted(world: &World, hub: &Client) -> anyhow::Result<()> {
+    let wanted = world.wanted().clone();
+    for (name, cluster) in &wanted.clusters {
+        if cluster.is_present {
+            put(&namespaced::<Secret>(hub), &secret(world, name)?).await?;
+            put(&namespaced::<Cluster>(hub), &cluster_manifest(&wanted, name)).await?;
         }
-        put(&namespaced::<Secret>(hub), &secret(world, &name)?).await?;
-        put(&namespaced::<Cluster>(hub), &cluster(&name, true, &stages)).await?;
     }
     let source = json!({"apiVersion": "starling.dev/v1alpha1", "kind": "Source", "metadata": {"name": "shop"},
         "spec": {"url": URL, "ref": {"branch": "main"}, "interval": "5s",
             "timeout": "5s"}});
     put(&namespaced::<Source>(hub), &source).await?;
-    let has_stages = world
-        .staged
-        .as_ref()
-        .is_some_and(|staged| !staged.starts_without_stages);
-    put(&namespaced::<SyncGroup>(hub), &group_manifest(world, has_stages)).await
+    put_groups(world, hub).await
 }
 
-/// Returns the group, with or without stages.
-fn group_manifest(world: &World, has_stages: bool) -> Value {
+/// Writes the groups as they are wanted.
+async fn put_groups(world: &World, hub: &Client) -> anyhow::Result<()> {
+    let wanted = world.wanted().clone();
+    put(
+        &namespaced::<SyncGroup>(hub),
+        &group_manifest(world, &wanted, GROUP),
+    )
+    .await?;
+    if world.extras.is_some() {
+        put(
+            &namespaced::<SyncGroup>(hub),
+            &group_manifest(world, &wanted, OTHER),
+        )
+        .await?;
+    }
+    Ok(())
+}
+
+/// Creates a namespace with a Secret on some members before Starling does.
+async fn make_before(world: &World, extras: &Extras) -> anyhow::Result<()> {
+    for number in &extras.made_before {
+        let name = member(*number);
+        let client = net::client(&name, &world.cluster(&name)?.token())?;
+        let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": EXTRA}});
+        put(&Api::<Namespace>::all(client.clone()), &namespace).await?;
+        let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": FOREIGN},
+            "stringData": {"value": "not Starling's"}});
+        put(&Api::<Secret>::namespaced(client, EXTRA), &secret).await?;
+    }
+    Ok(())
+}
+
+/// Returns a group as it is wanted. Only the group [`GROUP`] has stages.
+fn group_manifest(world: &World, wanted: &Wanted, name: &str) -> Value {
     let pace = json!({"maxConcurrency": 3, "maxFailures": "100%"});
-    let staged = world.staged.as_ref().filter(|_| has_stages);
+    let staged = world.staged.as_ref();
+    let staged = staged.filter(|_| wanted.has_stages && name == GROUP);
     let strategy = staged.map_or(pace, |staged| staged.strategy.clone());
-    json!({"apiVersion": "starling.dev/v1alpha1", "kind": "SyncGroup", "metadata": {"name": GROUP},
-        "spec": {"clusterSelector": {"matchLabels": {"fleet": "shop"}}, "unselectedGrace": "5s",
-            "syncs": [{"name": "app", "sourceRef": {"name": "shop"}, "path": FOLDER, "wait": true,
-                "substitute": {"CLUSTER": "$(cluster.name)"},
-                "timeout": "1m", "interval": "1m", "retryInterval": "5s"}],
-            "rolloutStrategy": strategy}})
+    let mut entries = vec![entry(world, APP, FOLDER)];
+    if wanted.has_extra {
+        entries.push(entry(world, EXTRA, EXTRA));
+    }
+    let mut spec = json!({"clusterSelector": {"matchLabels": {"fleet": name}}, "unselectedGrace": "5s",
+        "syncs": entries, "rolloutStrategy": strategy});
+    if let Some(extras) = &world.extras {
+        add_fields(&mut spec, &extras.group);
+    }
+    if wanted.is_suspended {
+        spec["suspend"] = true.into();
+    }
+    json!({"apiVersion": "starling.dev/v1alpha1", "kind": "SyncGroup", "metadata": {"name": name}, "spec": spec})
+}
+
+fn entry(world: &World, name: &str, path: &str) -> Value {
+    let mut entry = json!({"name": name, "sourceRef": {"name": "shop"}, "path": path, "wait": true,
+        "substitute": {"CLUSTER": "$(cluster.name)"},
+        "timeout": "1m", "interval": "1m", "retryInterval": "5s"});
+    if let Some(extras) = &world.extras {
+        add_fields(&mut entry, &extras.entry);
+    }
+    entry
 }
 
 fn secret(world: &World, name: &str) -> anyhow::Result<Value> {
@@ -129,47 +180,37 @@ fn secret(world: &World, name: &str) -> anyhow::Result<Value> {
     )
 }
 
-/// The stage of each member, by name; none without stages.
-type Stages = BTreeMap<String, &'static str>;
-
-fn first_stages(world: &World) -> Stages {
-    let stages = world.staged.iter().flat_map(|staged| &staged.stages);
-    stages
-        .enumerate()
-        .map(|(number, stage)| (member(number), *stage))
-        .collect()
-}
-
-fn cluster(name: &str, selected: bool, stages: &Stages) -> Value {
-    let mut labels = if selected {
-        json!({"fleet": "shop"})
-    } else {
-        json!({})
-    };
-    if let Some(stage) = stages.get(name) {
-        labels[STAGE_LABEL] = (*stage).into();
+/// Returns a Cluster as it is wanted.
+fn cluster_manifest(wanted: &Wanted, name: &str) -> Value {
+    let mut labels = json!({});
+    if let Some(cluster) = wanted.clusters.get(name) {
+        if cluster.is_selected {
+            labels["fleet"] = cluster.group.into();
+        }
+        if let Some(stage) = cluster.stage {
+            labels[STAGE_LABEL] = stage.into();
+        }
     }
     json!({"apiVersion": "starling.dev/v1alpha1", "kind": "Cluster",
         "metadata": {"name": name, "labels": labels},
         "spec": {"kubeConfig": {"secretRef": {"name": format!("{name}-kubeconfig")}}}})
 }
 
-async fn run_task(
-    world: &World,
-    hub: &Client,
-    task: &Event,
-    stages: &mut Stages,
-    operator: &mut Operator,
-) -> anyhow::Result<()> {
+async fn run_task(world: &World, hub: &Client, task: &Event, operator: &mut Operator) -> anyhow::Result<()> {
+    // The lock must not be held while a request is under way.
+    let wanted = {
+        let mut wanted = world.wanted();
+        wanted.change(task);
+        wanted.clone()
+    };
     let clusters = namespaced::<Cluster>(hub);
     match task {
-        Event::Label {
-            cluster: name,
-            selected,
-        } => {
-            // Setting a label must not recreate a deleted Cluster.
+        // Setting a label must not recreate a deleted Cluster.
+        Event::Label { cluster: name, .. }
+        | Event::Move { cluster: name, .. }
+        | Event::Transfer { cluster: name, .. } => {
             if clusters.get_opt(name).await?.is_some() {
-                put(&clusters, &cluster(name, *selected, stages)).await?;
+                put(&clusters, &cluster_manifest(&wanted, name)).await?;
             }
         }
         Event::Cluster {
@@ -177,7 +218,7 @@ async fn run_task(
             present: true,
         } => {
             put(&namespaced::<Secret>(hub), &secret(world, name)?).await?;
-            put(&clusters, &cluster(name, true, stages)).await?;
+            put(&clusters, &cluster_manifest(&wanted, name)).await?;
         }
         Event::Cluster {
             cluster: name,
@@ -187,14 +228,17 @@ async fn run_task(
                 clusters.delete(name, &DeleteParams::default()).await?;
             }
         }
-        Event::Move { cluster: name, stage } => {
-            stages.insert(name.clone(), stage);
-            if let Some(existing) = clusters.get_opt(name).await? {
-                let selected = existing.labels().contains_key("fleet");
-                put(&clusters, &cluster(name, selected, stages)).await?;
+        Event::Remake => {
+            put_wanted(world, hub).await?;
+            let absent = wanted.clusters.iter().filter(|(_, cluster)| !cluster.is_present);
+            for (name, _) in absent {
+                if clusters.get_opt(name).await?.is_some() {
+                    clusters.delete(name, &DeleteParams::default()).await?;
+                }
             }
+            world.is_old.store(false, Ordering::SeqCst);
         }
-        Event::Stages => put(&namespaced::<SyncGroup>(hub), &group_manifest(world, true)).await?,
+        Event::Stages | Event::Entry { .. } | Event::Suspend { .. } => put_groups(world, hub).await?,
         Event::Act(word) => operator.run(world, hub, word).await?,
         Event::Edit { cluster: name } => {
             let member = net::client(name, &world.cluster(name)?.token())?;
@@ -230,18 +274,26 @@ where
     Api::namespaced(hub.clone(), NAMESPACE)
 }
 
-/// Returns the current group in the management cluster.
-pub(crate) fn group(world: &World) -> anyhow::Result<SyncGroup> {
+/// Returns a group as the management cluster has it.
+pub(crate) fn group(world: &World, name: &str) -> anyhow::Result<SyncGroup> {
     let stored = world
         .cluster(HUB)?
-        .stored("syncgroups.starling.dev", &format!("{NAMESPACE}/{GROUP}"))
+        .stored("syncgroups.starling.dev", &format!("{NAMESPACE}/{name}"))
         .context("there is none")?;
     Ok(serde_json::from_value(stored.read())?)
 }
 
-/// Returns the differences of the group's status from a finished last rollout.
+/// Returns the differences of the groups' statuses from a finished last rollout.
 pub(crate) fn not_done(world: &World) -> Vec<String> {
-    let group = match group(world) {
+    let wanted = world.wanted().clone();
+    let groups = [GROUP, OTHER]
+        .into_iter()
+        .filter(|name| wanted.has_clusters(name));
+    groups.flat_map(|name| group_not_done(world, name)).collect()
+}
+
+fn group_not_done(world: &World, name: &str) -> Vec<String> {
+    let group = match group(world, name) {
         Ok(group) => group,
         Err(error) => return vec![format!("the group cannot be read: {error:#}")],
     };
@@ -258,6 +310,14 @@ pub(crate) fn not_done(world: &World) -> Vec<String> {
             "{}: rolls {:?} and not {newest}",
             group.name_any(),
             rollout.revisions
+        ));
+    }
+    // Each queued release rolls out, one after another; the newest is the last one.
+    if !status.queue.is_empty() {
+        problems.push(format!(
+            "{}: {} releases wait",
+            group.name_any(),
+            status.queue.len()
         ));
     }
     if rollout.phase != starling_api::RolloutPhase::Succeeded {

@@ -4,27 +4,34 @@
 //! host that serves it, so that the network to each can be partitioned. Time is that of turmoil; nothing depends on the
 //! machine.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
 use jiff::{SignedDuration, Timestamp};
+use kube::ResourceExt as _;
+use serde_json::Value;
 use starling::controller::ports::Ports;
 use starling::controller::{Controller, Readiness, Settings};
+use starling_api::SyncResource;
 use starling_apiserver::controllers::Health;
 use starling_apiserver::journal::Keep;
 use starling_apiserver::server::{ClusterHandle, Options, Server};
+use starling_apiserver::state::Backup;
+use starling_apiserver::store::Range;
 use starling_net::clock::Clock;
 use turmoil::Sim;
 use turmoil::net::TcpListener;
 
+use crate::extras::Extras;
 use crate::fakes::builder::MemoryBuilder;
 use crate::fakes::git::{self, GitServer, Mirrors};
 use crate::fakes::ledger::{self, MemoryLedger};
 use crate::script::{DiskFate, Event, MEMBERS, Script, member};
 use crate::staged::Staged;
+use crate::wanted::Wanted;
 use crate::{content, net, user};
 
 /// The management cluster.
@@ -55,6 +62,18 @@ pub(crate) struct World {
     pub(crate) ready: AtomicBool,
     /// The strategy with stages, if any.
     pub(crate) staged: Option<Staged>,
+    /// The entry that comes and goes, and policies that delete, if any.
+    pub(crate) extras: Option<Extras>,
+    /// Delay of the release of a restore, in seconds.
+    pub(crate) release_delay: i64,
+    /// Whether the management cluster was set back and the user has not brought it up to date yet.
+    pub(crate) is_old: AtomicBool,
+    /// When the operator released a restore, just before the write.
+    releases: Mutex<Vec<Timestamp>>,
+    /// What the user wants.
+    wanted: Mutex<Wanted>,
+    /// The members whose Clusters leave a group at some time.
+    leaving: BTreeSet<String>,
     /// Whether all faults have ended, so that the operator handles everything that waits.
     pub(crate) faults_ended: AtomicBool,
     /// The tasks of the user.
@@ -74,11 +93,26 @@ pub(crate) struct Run {
     pub(crate) ended: Timestamp,
     /// When the controller's clock jumped, and by how many seconds.
     pub(crate) jumps: Vec<(Timestamp, i64)>,
+    /// When a cluster was set back to a backup, and which.
+    pub(crate) set_backs: Vec<(Timestamp, String)>,
 }
 
 impl World {
-    fn new(seed: u64, staged: Option<Staged>) -> Arc<Self> {
+    fn new(seed: u64, script: &Script) -> Arc<Self> {
+        let (staged, extras) = (script.staged.clone(), script.extras.clone());
+        let leaving = script.events.iter().filter_map(|(_, event)| match event {
+            Event::Label { cluster, .. }
+            | Event::Cluster { cluster, .. }
+            | Event::Transfer { cluster, .. } => Some(cluster.clone()),
+            _ => None,
+        });
         Arc::new(Self {
+            wanted: Mutex::new(Wanted::first(staged.as_ref(), extras.as_ref())),
+            leaving: leaving.collect(),
+            release_delay: script.release_delay,
+            is_old: AtomicBool::new(false),
+            releases: Mutex::default(),
+            extras,
             seed,
             server: OnceLock::new(),
             git: GitServer::default(),
@@ -103,6 +137,67 @@ impl World {
         self.server()?
             .cluster(name)
             .with_context(|| format!("there is no cluster {name}"))
+    }
+
+    /// Returns all ConfigMaps of a cluster.
+    pub(crate) fn config_maps(&self, cluster: &str) -> anyhow::Result<Vec<Value>> {
+        let cluster = self.cluster(cluster)?;
+        let state = cluster.cluster().state();
+        let stored = state.store.list("configmaps", Range::default());
+        Ok(stored.map(|stored| stored.read()).collect())
+    }
+
+    /// Returns the Syncs as the management cluster has them.
+    pub(crate) fn syncs(&self) -> anyhow::Result<Vec<SyncResource>> {
+        let hub = self.cluster(HUB)?;
+        let state = hub.cluster().state();
+        let stored = state.store.list("syncs.starling.dev", Range::default());
+        let syncs: Result<_, _> = stored
+            .map(|stored| serde_json::from_value(stored.read()))
+            .collect();
+        Ok(syncs?)
+    }
+
+    /// Records that the operator releases a restore now.
+    pub(crate) fn add_release(&self) {
+        let mut releases = self.releases.lock().unwrap_or_else(PoisonError::into_inner);
+        releases.push(now());
+    }
+
+    /// Returns when the operator released a restore.
+    pub(crate) fn releases(&self) -> Vec<Timestamp> {
+        self.releases
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    /// Returns what the user wants.
+    pub(crate) fn wanted(&self) -> MutexGuard<'_, Wanted> {
+        self.wanted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a snapshot of the controller's disk.
+    fn take_snapshot(&self) {
+        self.ledger.take_snapshot();
+        self.mirror.take_snapshot();
+    }
+
+    /// Does to the controller's disk what happens to it before a start.
+    fn change_disk(&self, fate: DiskFate) {
+        match fate {
+            DiskFate::Kept => {}
+            DiskFate::Lost => {
+                self.ledger.replace();
+                self.mirror.replace();
+            }
+            DiskFate::PutBack { age, mirror } => {
+                self.ledger.put_back(age);
+                if mirror {
+                    self.mirror.put_back(age);
+                }
+            }
+        }
     }
 
     fn add_log_line(&self, line: String) {
@@ -175,6 +270,7 @@ impl World {
             sops: None,
             deletions: Default::default(),
             addresses: Default::default(),
+            rights: Default::default(),
         };
         let client = net::client(HUB, &self.cluster(HUB)?.token())?;
         Ok(Controller::start_on(ports, client, settings, Readiness::default()).await?)
@@ -217,7 +313,7 @@ async fn serve(world: Arc<World>) -> anyhow::Result<()> {
 
 /// Runs a script.
 pub(crate) fn run(seed: u64, script: &Script) -> anyhow::Result<Run> {
-    let world = World::new(seed, script.staged.clone());
+    let world = World::new(seed, script);
     let mut simulation = turmoil::Builder::new()
         .rng_seed(seed)
         .tick_duration(TICK)
@@ -227,16 +323,21 @@ pub(crate) fn run(seed: u64, script: &Script) -> anyhow::Result<Run> {
         .simulation_duration(Duration::from_secs(24 * 3600))
         .build();
     set_up_hosts(&mut simulation, &world);
-    world
-        .git
-        .push(at(Duration::ZERO), "main", content::tree(1, false));
+    world.git.push(
+        at(Duration::ZERO),
+        "main",
+        content::tree(1, false, script.extras.as_ref()),
+    );
     let mut stage = Stage {
         world: Arc::clone(&world),
         simulation,
         pushed: 1,
         jumps: Vec::new(),
+        backups: BTreeMap::new(),
+        set_backs: Vec::new(),
     };
     let zero = stage.until(SET_UP_TIMEOUT, |world| world.ready.load(Ordering::SeqCst))?;
+    world.take_snapshot();
     for (at, event) in &script.events {
         stage.until(*at + zero, |_| false)?;
         stage.apply_event(event)?;
@@ -248,6 +349,13 @@ pub(crate) fn run(seed: u64, script: &Script) -> anyhow::Result<Run> {
     };
     let limit = stage.simulation.elapsed() + timeout;
     stage.until(limit, |world| problems_of(world).is_empty())?;
+    let moves = { script.events.iter() }.any(|(_, event)| matches!(event, Event::Transfer { .. }));
+    if moves || !stage.set_backs.is_empty() {
+        // What a restore set back without a visible difference is repaired by the next drift check, which also takes
+        // back the objects that have the label of the other group.
+        let next_check = stage.simulation.elapsed() + IDLE_TIME;
+        stage.until(next_check, |_| false)?;
+    }
     let problems = problems_of(&world);
     let converged_at = problems.is_empty().then(|| at(stage.simulation.elapsed()));
     let idle_end = stage.simulation.elapsed() + IDLE_TIME;
@@ -258,6 +366,7 @@ pub(crate) fn run(seed: u64, script: &Script) -> anyhow::Result<Run> {
         converged_at,
         ended: at(stage.simulation.elapsed()),
         jumps: stage.jumps,
+        set_backs: stage.set_backs,
         world,
     })
 }
@@ -295,6 +404,9 @@ struct Stage<'a> {
     simulation: Sim<'a>,
     pushed: usize,
     jumps: Vec<(Timestamp, i64)>,
+    /// The last backup of each cluster.
+    backups: BTreeMap<String, Backup>,
+    set_backs: Vec<(Timestamp, String)>,
 }
 
 impl Stage<'_> {
@@ -319,12 +431,14 @@ impl Stage<'_> {
         match event {
             Event::Push => {
                 self.pushed += 1;
-                self.world.ledger.take_snapshot();
+                self.world.take_snapshot();
                 let now = at(simulation.elapsed());
                 let is_bad = self.world.staged.as_ref().is_some_and(|staged| staged.is_bad);
-                self.world
-                    .git
-                    .push(now, "main", content::tree(self.pushed, is_bad));
+                self.world.git.push(
+                    now,
+                    "main",
+                    content::tree(self.pushed, is_bad, self.world.extras.as_ref()),
+                );
             }
             Event::Fault { cluster, fault } => {
                 self.world.cluster(cluster)?.faults().add(fault.clone());
@@ -335,18 +449,22 @@ impl Stage<'_> {
             Event::Hold { cluster } => simulation.hold(cluster.as_str(), CONTROLLER),
             Event::Release { cluster } => simulation.release(cluster.as_str(), CONTROLLER),
             Event::Crash => net::shut_down(|| simulation.crash(CONTROLLER)),
+            Event::Snapshot => self.world.take_snapshot(),
             Event::Start { disk } => {
-                match disk {
-                    DiskFate::Kept => {}
-                    DiskFate::Lost => {
-                        self.world.ledger.replace();
-                        self.world.mirror.replace();
-                    }
-                    DiskFate::PutBack => self.world.ledger.put_back(),
-                }
+                self.world.change_disk(*disk);
                 net::shut_down(|| simulation.bounce(CONTROLLER));
             }
             Event::Bounce { cluster } => simulation.bounce(cluster.as_str()),
+            Event::Backup { cluster } => {
+                let backup = self.world.cluster(cluster)?.backup();
+                self.backups.insert(cluster.clone(), backup);
+            }
+            Event::Serve { cluster } => {
+                if !simulation.is_host_running(cluster.as_str()) {
+                    simulation.bounce(cluster.as_str());
+                }
+            }
+            Event::SetBack { cluster, bump } => self.set_back(cluster, *bump)?,
             Event::Compact => self.world.cluster(HUB)?.compact(),
             Event::Git { away } => self.world.git.set_unavailable(*away),
             Event::Jump { seconds } => {
@@ -357,7 +475,11 @@ impl Stage<'_> {
             | Event::Cluster { .. }
             | Event::Edit { .. }
             | Event::Move { .. }
+            | Event::Remake
             | Event::Stages
+            | Event::Entry { .. }
+            | Event::Transfer { .. }
+            | Event::Suspend { .. }
             | Event::Act(_) => {
                 let mut tasks = self.world.tasks.lock().unwrap_or_else(PoisonError::into_inner);
                 tasks.push_back(event.clone());
@@ -366,10 +488,28 @@ impl Stage<'_> {
         Ok(())
     }
 
+    /// Stops a cluster's API server, and sets the cluster back to its last backup.
+    fn set_back(&mut self, cluster: &str, bump: bool) -> anyhow::Result<()> {
+        let Some(backup) = self.backups.get(cluster) else {
+            return Ok(());
+        };
+        let now = at(self.simulation.elapsed());
+        self.world.cluster(cluster)?.set_back(backup, bump, now);
+        self.simulation.crash(cluster);
+        self.set_backs.push((now, cluster.to_owned()));
+        if cluster == HUB {
+            self.world.is_old.store(true, Ordering::SeqCst);
+        }
+        Ok(())
+    }
+
     /// Ends all faults.
     fn end_faults(&mut self) -> anyhow::Result<()> {
         for name in (0..MEMBERS).map(member).chain([HUB.to_owned()]) {
             self.world.cluster(&name)?.faults().clear();
+            if !self.simulation.is_host_running(name.as_str()) {
+                self.simulation.bounce(name.as_str());
+            }
             self.simulation.repair(name.as_str(), CONTROLLER);
             self.simulation.release(name.as_str(), CONTROLLER);
         }
@@ -382,12 +522,45 @@ impl Stage<'_> {
     }
 }
 
+/// Returns the first difference of a member from what it should have.
+fn missing(world: &World, member: &ClusterHandle) -> Option<String> {
+    let left = world.leaving.contains(member.name());
+    let Some(extras) = &world.extras else {
+        return content::missing(member, false);
+    };
+    let has_extra = world.wanted().has_extra;
+    let hub = world.cluster(HUB);
+    let forgotten = hub.is_ok_and(|hub| content::is_forgotten(&hub, member));
+    content::missing(member, left)
+        .or_else(|| content::missing_extra(member, extras, has_extra, left || forgotten))
+        .or_else(|| content::lost_foreign(member, extras))
+}
+
+/// Returns the Syncs that have to go.
+fn leaving(world: &World) -> Vec<String> {
+    let syncs = match world.syncs() {
+        Ok(syncs) => syncs,
+        Err(error) => return vec![format!("the Syncs cannot be read: {error:#}")],
+    };
+    let wanted = world.wanted();
+    let goes = |sync: &&SyncResource| {
+        let of = sync.spec.group_ref.as_ref();
+        let is_wanted =
+            of.is_some_and(|of| wanted.has_sync(&of.name, &of.entry, &sync.spec.cluster_ref.name));
+        !is_wanted || sync.metadata.deletion_timestamp.is_some()
+    };
+    let leaving = syncs.iter().filter(goes);
+    leaving
+        .map(|sync| format!("Sync {} is still there", sync.name_any()))
+        .collect()
+}
+
 /// Returns the reasons why the fleet has not converged.
 fn problems_of(world: &World) -> Vec<String> {
     let members = (0..MEMBERS).map(|number| {
         let name = member(number);
         match world.cluster(&name) {
-            Ok(cluster) => content::missing(&cluster).map(|what| format!("{name}: {what}")),
+            Ok(cluster) => missing(world, &cluster).map(|what| format!("{name}: {what}")),
             Err(error) => Some(error.to_string()),
         }
     });
@@ -399,6 +572,7 @@ fn problems_of(world: &World) -> Vec<String> {
     members
         .flatten()
         .chain(user::not_done(world))
+        .chain(leaving(world))
         .chain(tasks)
         .collect()
 }

@@ -29,6 +29,7 @@ impl ManifestBuilder for MemoryBuilder {
             Ok(Arc::new(Manifests {
                 objects,
                 plain: false,
+                opened: Default::default(),
             }))
         }
         .boxed()

@@ -111,7 +111,7 @@ impl GitServer {
 }
 
 /// The data on the disk of a mirror.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct MirrorData {
     commits: BTreeMap<String, Commit>,
     pins: BTreeSet<String>,
@@ -119,7 +119,11 @@ struct MirrorData {
 
 /// A disk with a mirror. Clones share it.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Disk(Arc<Mutex<MirrorData>>);
+pub(crate) struct Disk {
+    data: Arc<Mutex<MirrorData>>,
+    /// The snapshots, in order.
+    snapshots: Arc<Mutex<Vec<MirrorData>>>,
+}
 
 impl Disk {
     /// Replaces the disk with an empty one.
@@ -127,8 +131,24 @@ impl Disk {
         *self.data() = MirrorData::default();
     }
 
+    /// Takes a snapshot.
+    pub(crate) fn take_snapshot(&self) {
+        let snapshot = self.data().clone();
+        self.snapshots
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(snapshot);
+    }
+
+    /// Puts the disk back to a snapshot: 0 is the last one; the first one, if there are fewer.
+    pub(crate) fn put_back(&self, age: usize) {
+        let snapshots = self.snapshots.lock().unwrap_or_else(PoisonError::into_inner);
+        let snapshot = snapshots.iter().rev().nth(age).or(snapshots.first());
+        *self.data() = snapshot.cloned().unwrap_or_default();
+    }
+
     fn data(&self) -> MutexGuard<'_, MirrorData> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.data.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

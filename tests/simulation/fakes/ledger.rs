@@ -11,12 +11,13 @@ use futures::future::BoxFuture;
 use jiff::Timestamp;
 use starling::controller::ports;
 use starling_core::apply::{Record, Recorded};
-use starling_core::journal::{Chain, End, Entry, hash};
+use starling_core::ids::{ClusterId, ClusterName, EntryName, GroupId, OwnerLabel, RolloutNumber};
+use starling_core::journal::{Chain, ChainEnd, JournalEntry, hash};
 use starling_core::object::ObjectId;
 use starling_ledger::{
-    Admission, AdmissionKey, AdmissionOutcome, AdmissionRecord, Attempt, AttemptEnd, AttemptId,
-    AttemptOutcome, AttemptRecord, Due, GroupJournal, LedgerError, NewEntry, ObjectCounts, QueueKey, Rollout,
-    RolloutOutcome, RolloutRecord,
+    Admission, AdmissionEnd, AdmissionKey, AdmissionOutcome, AdmissionRecord, Attempt, AttemptEnd, AttemptId,
+    AttemptOutcome, AttemptRecord, Due, EntryOnCluster, GroupJournal, LedgerError, NewEntry, ObjectCounts,
+    QueueKey, Rollout, RolloutEnd, RolloutOutcome, RolloutRecord,
 };
 
 use crate::world::now;
@@ -34,12 +35,12 @@ pub(crate) struct Tables {
     last_attempt: i64,
     rollouts: Vec<RolloutRecord>,
     /// By cluster ID and owner.
-    records: BTreeMap<(String, String), BTreeMap<ObjectId, Record>>,
+    records: BTreeMap<(ClusterId, OwnerLabel), BTreeMap<ObjectId, Record>>,
     /// The attempts of the records, by cluster ID and owner.
-    record_attempts: BTreeMap<(String, String), Timestamp>,
+    record_attempts: BTreeMap<(ClusterId, OwnerLabel), Timestamp>,
     queue: BTreeMap<QueueKey, Timestamp>,
     /// By group; the limit of the total size is not modelled.
-    journals: BTreeMap<String, JournalTable>,
+    journals: BTreeMap<GroupId, JournalTable>,
 }
 
 /// The journal of a group.
@@ -47,13 +48,13 @@ pub(crate) struct Tables {
 struct JournalTable {
     chain: Chain,
     /// Each with whether it is independent of earlier entries.
-    entries: Vec<(Entry, bool)>,
+    entries: Vec<(JournalEntry, bool)>,
 }
 
 impl JournalTable {
-    fn group_journal(&self, group_id: &str) -> GroupJournal {
+    fn group_journal(&self, group_id: &GroupId) -> GroupJournal {
         GroupJournal {
-            group_id: group_id.to_owned(),
+            group_id: group_id.clone(),
             chain: self.chain.clone(),
             entries: self.entries.iter().map(|(entry, _)| entry.clone()).collect(),
         }
@@ -64,8 +65,8 @@ impl JournalTable {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Disk {
     tables: Arc<Mutex<Tables>>,
-    /// The last snapshot.
-    snapshot: Arc<Mutex<Tables>>,
+    /// The snapshots, in order.
+    snapshots: Arc<Mutex<Vec<Tables>>>,
     /// Every entry of the journals that was ever committed. It is no part of the disk: a disk that is lost or put back
     /// erases no evidence.
     written: Arc<Mutex<Vec<WrittenEntry>>>,
@@ -78,7 +79,7 @@ pub(crate) struct WrittenEntry {
     pub(crate) at: Timestamp,
     /// Hash of the previous entry of the group on the same disk.
     pub(crate) previous: String,
-    pub(crate) entry: Entry,
+    pub(crate) entry: JournalEntry,
 }
 
 impl Disk {
@@ -89,16 +90,18 @@ impl Disk {
 
     /// Takes a snapshot.
     pub(crate) fn take_snapshot(&self) {
-        *self.snapshot.lock().unwrap_or_else(PoisonError::into_inner) = self.tables().clone();
-    }
-
-    /// Puts the disk back to the last snapshot.
-    pub(crate) fn put_back(&self) {
-        *self.tables() = self
-            .snapshot
+        let snapshot = self.tables().clone();
+        self.snapshots
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .clone();
+            .push(snapshot);
+    }
+
+    /// Puts the disk back to a snapshot: 0 is the last one; the first one, if there are fewer.
+    pub(crate) fn put_back(&self, age: usize) {
+        let snapshots = self.snapshots.lock().unwrap_or_else(PoisonError::into_inner);
+        let snapshot = snapshots.iter().rev().nth(age).or(snapshots.first());
+        *self.tables() = snapshot.cloned().unwrap_or_default();
     }
 
     /// Returns the journals of all groups.
@@ -190,10 +193,10 @@ impl MemoryLedger {
         }
     }
 
-    pub(crate) fn open_admissions(&self, group_id: &str) -> Result<Vec<Admission>, LedgerError> {
+    pub(crate) fn open_admissions(&self, group_id: &GroupId) -> Result<Vec<Admission>, LedgerError> {
         self.read(|tables| {
             let open = tables.admissions.iter().filter(|row| row.end.is_none());
-            open.filter(|row| row.admission.key.group_id == group_id)
+            open.filter(|row| row.admission.key.group_id == *group_id)
                 .map(|row| row.admission.clone())
                 .collect()
         })
@@ -201,16 +204,16 @@ impl MemoryLedger {
 
     pub(crate) fn admissions(
         &self,
-        group_id: &str,
-        rollout: &str,
+        group_id: &GroupId,
+        rollout: RolloutNumber,
     ) -> Result<Vec<AdmissionRecord>, LedgerError> {
         let of = |row: &&AdmissionRecord| {
-            row.admission.key.group_id == group_id && row.admission.key.rollout == rollout
+            row.admission.key.group_id == *group_id && row.admission.key.rollout == rollout
         };
         self.read(|tables| tables.admissions.iter().filter(of).cloned().collect())
     }
 
-    pub(crate) fn journal(&self, group_id: &str) -> Result<Option<GroupJournal>, LedgerError> {
+    pub(crate) fn journal(&self, group_id: &GroupId) -> Result<Option<GroupJournal>, LedgerError> {
         self.read(|tables| {
             let table = tables.journals.get(group_id)?;
             Some(table.group_journal(group_id))
@@ -234,7 +237,7 @@ impl Tables {
         for admission in admissions {
             self.insert(admission);
         }
-        let groups: BTreeSet<&str> = admissions.iter().map(|one| one.key.group_id.as_str()).collect();
+        let groups: BTreeSet<&GroupId> = admissions.iter().map(|one| &one.key.group_id).collect();
         self.supersede(&groups);
     }
 
@@ -248,7 +251,10 @@ impl Tables {
             };
             let given_up = matches!(
                 row.end,
-                Some((AdmissionOutcome::Failed | AdmissionOutcome::Left, _))
+                Some(AdmissionEnd {
+                    outcome: AdmissionOutcome::Failed | AdmissionOutcome::Left,
+                    ..
+                })
             );
             let returns = given_up || later().next().is_some();
             let is_stale = later().any(|newer| newer.admission.key.rollout != key.rollout);
@@ -280,38 +286,51 @@ impl Tables {
         });
     }
 
-    fn leave(&mut self, place: (&str, &str, &str), at: Timestamp) -> bool {
+    fn leave(&mut self, place: EntryOnCluster<'_>, at: Timestamp) -> bool {
         let open = |row: &&mut AdmissionRecord| row.end.is_none() && slot(&row.admission.key) == place;
         let row = self.admissions.iter_mut().find(open);
-        row.map(|row| row.end = Some((AdmissionOutcome::Left, micros(at))))
-            .is_some()
+        row.map(|row| {
+            row.end = Some(AdmissionEnd {
+                outcome: AdmissionOutcome::Left,
+                ended_at: micros(at),
+            });
+        })
+        .is_some()
     }
 
-    fn abandon_others(&mut self, groups: &BTreeSet<String>, at: Timestamp) {
+    fn abandon_others(&mut self, groups: &BTreeSet<GroupId>, at: Timestamp) {
         let rollouts = self.rollouts.iter_mut().filter(|row| row.end.is_none());
         for row in rollouts.filter(|row| !groups.contains(&row.rollout.group_id)) {
-            row.end = Some((RolloutOutcome::Abandoned, micros(at)));
+            row.end = Some(RolloutEnd {
+                outcome: RolloutOutcome::Abandoned,
+                ended_at: micros(at),
+            });
         }
         let admissions = self.admissions.iter_mut().filter(|row| row.end.is_none());
         for row in admissions.filter(|row| !groups.contains(&row.admission.key.group_id)) {
-            row.end = Some((AdmissionOutcome::Left, micros(at)));
+            row.end = Some(AdmissionEnd {
+                outcome: AdmissionOutcome::Left,
+                ended_at: micros(at),
+            });
         }
     }
 
     /// Ends every open row that is not the newest of its entry and cluster.
-    fn supersede(&mut self, groups: &BTreeSet<&str>) {
-        let mut newest: BTreeMap<(String, String, String), Admission> = BTreeMap::new();
+    fn supersede(&mut self, groups: &BTreeSet<&GroupId>) {
+        let mut newest: BTreeMap<(GroupId, EntryName, ClusterName), Admission> = BTreeMap::new();
         for row in self.admissions.iter_mut().rev() {
             let key = &row.admission.key;
-            if !groups.contains(key.group_id.as_str()) {
+            if !groups.contains(&key.group_id) {
                 continue;
             }
-            let (group, entry, cluster) = slot(key);
-            let place = (group.to_owned(), entry.to_owned(), cluster.to_owned());
+            let place = (key.group_id.clone(), key.entry.clone(), key.cluster.clone());
             match newest.get(&place) {
                 None => drop(newest.insert(place, row.admission.clone())),
                 Some(newer) if row.end.is_none() => {
-                    row.end = Some((AdmissionOutcome::Superseded, newer.admitted_at));
+                    row.end = Some(AdmissionEnd {
+                        outcome: AdmissionOutcome::Superseded,
+                        ended_at: newer.admitted_at,
+                    });
                     let AdmissionKey { target, rollout, .. } = &newer.key;
                     row.reason = format!("target {target} of rollout {rollout} was admitted");
                 }
@@ -337,7 +356,10 @@ impl Tables {
                 source: sqlx::Error::Protocol("a failure without a reason".into()),
             });
         }
-        row.end = Some((outcome, micros(at)));
+        row.end = Some(AdmissionEnd {
+            outcome,
+            ended_at: micros(at),
+        });
         row.reason = clip(reason);
         Ok(true)
     }
@@ -440,11 +462,11 @@ impl Tables {
         true
     }
 
-    fn prune_rollouts(&mut self, group: &str) {
+    fn prune_rollouts(&mut self, group: &GroupId) {
         let mut of_group = 0;
         let mut data: Vec<RolloutRecord> = Vec::new();
         for row in self.rollouts.drain(..).rev() {
-            let ours = row.rollout.group_id == group;
+            let ours = row.rollout.group_id == *group;
             of_group += usize::from(ours);
             if !ours || of_group <= KEPT || row.end.is_none() {
                 data.push(row);
@@ -452,24 +474,33 @@ impl Tables {
         }
         data.reverse();
         self.rollouts = data;
-        let ids: BTreeSet<&str> = self
+        let ids: BTreeSet<RolloutNumber> = self
             .rollouts
             .iter()
-            .filter(|row| row.rollout.group_id == group)
-            .map(|row| row.rollout.id.as_str())
+            .filter(|row| row.rollout.group_id == *group)
+            .map(|row| row.rollout.id)
             .collect();
         self.admissions.retain(|row| {
             let key = &row.admission.key;
-            key.group_id != group || row.end.is_none() || ids.contains(key.rollout.as_str())
+            key.group_id != *group || row.end.is_none() || ids.contains(&key.rollout)
         });
     }
 
-    fn end_rollout(&mut self, group: &str, id: &str, outcome: RolloutOutcome, at: Timestamp) -> bool {
+    fn end_rollout(
+        &mut self,
+        group: &GroupId,
+        id: RolloutNumber,
+        outcome: RolloutOutcome,
+        at: Timestamp,
+    ) -> bool {
         let open = |row: &&mut RolloutRecord| {
-            row.end.is_none() && row.rollout.group_id == group && row.rollout.id == id
+            row.end.is_none() && row.rollout.group_id == *group && row.rollout.id == id
         };
         let found = self.rollouts.iter_mut().find(open);
-        found.map(|row| row.end = Some((outcome, micros(at)))).is_some()
+        let ended_at = micros(at);
+        found
+            .map(|row| row.end = Some(RolloutEnd { outcome, ended_at }))
+            .is_some()
     }
 
     fn append_journal(&mut self, new: &NewEntry) -> WrittenEntry {
@@ -478,12 +509,12 @@ impl Tables {
             .entry(new.group_id.clone())
             .or_insert_with(|| JournalTable {
                 chain: Chain {
-                    cut: End::beginning(),
-                    newest: End::beginning(),
+                    cut: ChainEnd::beginning(),
+                    newest: ChainEnd::beginning(),
                 },
                 entries: Vec::new(),
             });
-        let mut entry = Entry {
+        let mut entry = JournalEntry {
             group_id: new.group_id.clone(),
             namespace: new.namespace.clone(),
             name: new.name.clone(),
@@ -501,7 +532,7 @@ impl Tables {
         };
         table.chain.newest = end_of(&entry);
         table.entries.push((entry, new.is_whole));
-        let begins = |two: &[(Entry, bool)]| two[0].0.rollout != two[1].0.rollout;
+        let begins = |two: &[(JournalEntry, bool)]| two[0].0.rollout != two[1].0.rollout;
         let first_of_each = table
             .entries
             .windows(2)
@@ -514,12 +545,12 @@ impl Tables {
             .filter(|surplus| *surplus > 0)
         {
             let cut = table.entries.drain(..firsts[surplus - 1]).next_back();
-            table.chain.cut = cut.map_or_else(End::beginning, |(entry, _)| end_of(&entry));
+            table.chain.cut = cut.map_or_else(ChainEnd::beginning, |(entry, _)| end_of(&entry));
         }
         written
     }
 
-    fn journal_tail(&self, group_id: &str) -> Vec<Entry> {
+    fn journal_tail(&self, group_id: &GroupId) -> Vec<JournalEntry> {
         let Some(table) = self.journals.get(group_id) else {
             return Vec::new();
         };
@@ -538,11 +569,11 @@ impl Tables {
 
     fn other_owners(
         &self,
-        cluster: &str,
-        owner: &str,
+        cluster: &ClusterId,
+        owner: &OwnerLabel,
         objects: &BTreeSet<ObjectId>,
-    ) -> BTreeMap<ObjectId, Vec<String>> {
-        let mut owners: BTreeMap<ObjectId, Vec<String>> = BTreeMap::new();
+    ) -> BTreeMap<ObjectId, Vec<OwnerLabel>> {
+        let mut owners: BTreeMap<ObjectId, Vec<OwnerLabel>> = BTreeMap::new();
         for ((of, other), records) in &self.records {
             if of == cluster && other != owner {
                 for key in records.keys().filter(|key| objects.contains(*key)) {
@@ -553,7 +584,7 @@ impl Tables {
         owners
     }
 
-    fn recorded(&self, place: &(String, String)) -> Recorded {
+    fn recorded(&self, place: &(ClusterId, OwnerLabel)) -> Recorded {
         let objects = self.records.get(place).cloned().unwrap_or_default();
         let attempted_at = self.record_attempts.get(place);
         Recorded {
@@ -564,24 +595,28 @@ impl Tables {
 
     fn save_records(
         &mut self,
-        cluster: &str,
-        owner: &str,
+        cluster: &ClusterId,
+        owner: &OwnerLabel,
         upserts: &BTreeMap<ObjectId, Record>,
         deletes: &BTreeSet<ObjectId>,
     ) {
-        let place = (cluster.to_owned(), owner.to_owned());
+        let place = (cluster.clone(), owner.clone());
         let known = self.records.entry(place).or_default();
         known.retain(|key, _| !deletes.contains(key));
         known.extend(upserts.clone());
     }
 }
 
-fn slot(key: &AdmissionKey) -> (&str, &str, &str) {
-    (&key.group_id, &key.entry, &key.cluster)
+fn slot(key: &AdmissionKey) -> EntryOnCluster<'_> {
+    EntryOnCluster {
+        group_id: &key.group_id,
+        entry: &key.entry,
+        cluster: &key.cluster,
+    }
 }
 
-fn end_of(entry: &Entry) -> End {
-    End {
+fn end_of(entry: &JournalEntry) -> ChainEnd {
+    ChainEnd {
         seq: entry.seq,
         hash: entry.hash.clone(),
     }
@@ -620,22 +655,20 @@ impl ports::Ledger for MemoryLedger {
             .boxed()
     }
 
-    fn leave<'a>(
-        &'a self,
-        group_id: &'a str,
-        entry: &'a str,
-        cluster: &'a str,
-        ended_at: Timestamp,
-    ) -> PortFuture<'a, bool> {
-        self.write(move |tables| Ok(tables.leave((group_id, entry, cluster), ended_at)))
+    fn leave<'a>(&'a self, place: EntryOnCluster<'a>, ended_at: Timestamp) -> PortFuture<'a, bool> {
+        self.write(move |tables| Ok(tables.leave(place, ended_at)))
             .boxed()
     }
 
-    fn open_admissions<'a>(&'a self, group_id: &'a str) -> PortFuture<'a, Vec<Admission>> {
+    fn open_admissions<'a>(&'a self, group_id: &'a GroupId) -> PortFuture<'a, Vec<Admission>> {
         async move { MemoryLedger::open_admissions(self, group_id) }.boxed()
     }
 
-    fn abandon_others<'a>(&'a self, groups: &'a BTreeSet<String>, ended_at: Timestamp) -> PortFuture<'a, ()> {
+    fn abandon_others<'a>(
+        &'a self,
+        groups: &'a BTreeSet<GroupId>,
+        ended_at: Timestamp,
+    ) -> PortFuture<'a, ()> {
         self.write(move |tables| {
             tables.abandon_others(groups, ended_at);
             Ok(())
@@ -667,8 +700,8 @@ impl ports::Ledger for MemoryLedger {
 
     fn end_rollout<'a>(
         &'a self,
-        group_id: &'a str,
-        id: &'a str,
+        group_id: &'a GroupId,
+        id: RolloutNumber,
         outcome: RolloutOutcome,
         ended_at: Timestamp,
     ) -> PortFuture<'a, bool> {
@@ -676,8 +709,8 @@ impl ports::Ledger for MemoryLedger {
             .boxed()
     }
 
-    fn rollouts<'a>(&'a self, group_id: &'a str) -> PortFuture<'a, Vec<RolloutRecord>> {
-        let of = move |row: &&RolloutRecord| row.rollout.group_id == group_id;
+    fn rollouts<'a>(&'a self, group_id: &'a GroupId) -> PortFuture<'a, Vec<RolloutRecord>> {
+        let of = move |row: &&RolloutRecord| row.rollout.group_id == *group_id;
         async move { self.read(|tables| tables.rollouts.iter().rev().filter(of).cloned().collect()) }.boxed()
     }
 
@@ -690,22 +723,26 @@ impl ports::Ledger for MemoryLedger {
         .boxed()
     }
 
-    fn journal_tail<'a>(&'a self, group_id: &'a str) -> PortFuture<'a, Vec<Entry>> {
+    fn journal_tail<'a>(&'a self, group_id: &'a GroupId) -> PortFuture<'a, Vec<JournalEntry>> {
         async move { self.read(|tables| tables.journal_tail(group_id)) }.boxed()
     }
 
-    fn load_records<'a>(&'a self, cluster_id: &'a str, owner: &'a str) -> PortFuture<'a, Recorded> {
-        let place = (cluster_id.to_owned(), owner.to_owned());
+    fn load_records<'a>(
+        &'a self,
+        cluster_id: &'a ClusterId,
+        owner: &'a OwnerLabel,
+    ) -> PortFuture<'a, Recorded> {
+        let place = (cluster_id.clone(), owner.clone());
         async move { self.read(|tables| tables.recorded(&place)) }.boxed()
     }
 
     fn set_record_attempt<'a>(
         &'a self,
-        cluster_id: &'a str,
-        owner: &'a str,
+        cluster_id: &'a ClusterId,
+        owner: &'a OwnerLabel,
         attempted_at: Timestamp,
     ) -> PortFuture<'a, ()> {
-        let place = (cluster_id.to_owned(), owner.to_owned());
+        let place = (cluster_id.clone(), owner.clone());
         self.write(move |tables| {
             tables.record_attempts.insert(place, micros(attempted_at));
             Ok(())
@@ -715,17 +752,17 @@ impl ports::Ledger for MemoryLedger {
 
     fn other_owners<'a>(
         &'a self,
-        cluster_id: &'a str,
-        owner: &'a str,
+        cluster_id: &'a ClusterId,
+        owner: &'a OwnerLabel,
         objects: &'a BTreeSet<ObjectId>,
-    ) -> PortFuture<'a, BTreeMap<ObjectId, Vec<String>>> {
+    ) -> PortFuture<'a, BTreeMap<ObjectId, Vec<OwnerLabel>>> {
         async move { self.read(|tables| tables.other_owners(cluster_id, owner, objects)) }.boxed()
     }
 
     fn save_records<'a>(
         &'a self,
-        cluster_id: &'a str,
-        owner: &'a str,
+        cluster_id: &'a ClusterId,
+        owner: &'a OwnerLabel,
         upserts: &'a BTreeMap<ObjectId, Record>,
         deletes: &'a BTreeSet<ObjectId>,
     ) -> PortFuture<'a, ()> {
@@ -739,8 +776,12 @@ impl ports::Ledger for MemoryLedger {
         .boxed()
     }
 
-    fn drop_owner_records<'a>(&'a self, cluster_id: &'a str, owner: &'a str) -> PortFuture<'a, ()> {
-        let place = (cluster_id.to_owned(), owner.to_owned());
+    fn drop_owner_records<'a>(
+        &'a self,
+        cluster_id: &'a ClusterId,
+        owner: &'a OwnerLabel,
+    ) -> PortFuture<'a, ()> {
+        let place = (cluster_id.clone(), owner.clone());
         self.write(move |tables| {
             tables.records.remove(&place);
             tables.record_attempts.remove(&place);

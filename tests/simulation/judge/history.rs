@@ -8,6 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
 use super::clock::ControllerClock;
+use super::world::Owner;
 
 /// A run, from the first write to the last.
 #[derive(Clone, Debug, Default)]
@@ -44,6 +45,9 @@ pub(crate) struct History {
     /// When a person released a restore of the management cluster, just before that write. The command of the person
     /// writes under Starling's name.
     pub(crate) releases: Vec<Timestamp>,
+    /// The owner of each owner label, as far as it is known from elsewhere. Without any, the judge finds them by what
+    /// the Syncs render, which says nothing where two groups render the same.
+    pub(crate) owners: BTreeMap<String, Owner>,
     /// API group and kind of the kinds that an operator added to those whose deletion deletes others.
     pub(crate) confirmed_kinds: BTreeSet<(String, String)>,
 }

@@ -32,6 +32,7 @@ pub(crate) use history::{History, Plan, Push, Verb, Write};
 use hub::Hub;
 pub(crate) use load::writes;
 pub(crate) use violation::{Rule, Violation};
+pub(crate) use world::Owner;
 use world::World;
 
 /// Returns all violations, in the order of time.

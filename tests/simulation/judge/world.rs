@@ -85,7 +85,11 @@ impl<'w> World<'w> {
             .iter()
             .map(|(name, writes)| (name.as_str(), Member::read(writes)))
             .collect();
-        let owners = find_owners(&syncs, &members);
+        let owners = if history.owners.is_empty() {
+            find_owners(&syncs, &members)
+        } else {
+            history.owners.clone()
+        };
         Self {
             history,
             hub,
@@ -219,13 +223,31 @@ fn find_owners(
             }
         }
     }
-    votes
-        .into_iter()
-        .filter_map(|(label, votes)| {
-            let (owner, _) = votes.into_iter().max_by_key(|(_, count)| *count)?;
-            Some((label.to_owned(), owner.clone()))
-        })
-        .collect()
+    clearest_first(votes)
+}
+
+/// Chooses the owner of each label by the votes. An object that moved between two groups is rendered by both, so the
+/// label with the clearest votes chooses first, and an owner is chosen once, as long as there is another.
+fn clearest_first(mut votes: BTreeMap<&str, BTreeMap<&Owner, usize>>) -> BTreeMap<String, Owner> {
+    let mut owners: BTreeMap<String, Owner> = BTreeMap::new();
+    while !votes.is_empty() {
+        let choices = votes.iter().filter_map(|(label, votes)| {
+            let mut left: Vec<(usize, &Owner)> = { votes.iter() }
+                .filter(|(owner, _)| votes.len() == 1 || !owners.values().any(|chosen| chosen == **owner))
+                .map(|(owner, count)| (*count, *owner))
+                .collect();
+            left.sort_unstable();
+            let (most, owner) = left.pop()?;
+            let second = left.pop().map_or(0, |(count, _)| count);
+            Some((most - second, *label, owner.clone()))
+        });
+        let Some((_, label, owner)) = choices.max() else {
+            break;
+        };
+        votes.remove(label);
+        owners.insert(label.to_owned(), owner);
+    }
+    owners
 }
 
 fn labelled_object(write: &Write) -> Option<(&str, Key)> {

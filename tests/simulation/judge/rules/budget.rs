@@ -257,7 +257,8 @@ fn labels<'w>(world: &'w World<'_>, cluster: &str) -> BTreeSet<&'w str> {
     labels.filter(|label| !label.is_empty()).collect()
 }
 
-/// Returns the start of the window that ends at a time: later by what the clock jumped ahead.
+/// Returns the start of the window that ends at a time: later by what the clock jumped ahead, and not before the
+/// management cluster was set back: the counts are in its objects, and it has those of its backup.
 fn window_start(world: &World<'_>, at: Timestamp, window: SignedDuration) -> Timestamp {
     let from = earlier(at, window);
     let mut offset = SignedDuration::ZERO;
@@ -269,7 +270,10 @@ fn window_start(world: &World<'_>, at: Timestamp, window: SignedDuration) -> Tim
         }
         offset = *off;
     }
-    after(from, ahead)
+    let history = world.history;
+    let of_hub = { history.set_backs.iter() }.filter(|(_, name)| !history.members.contains_key(name));
+    let set_back = of_hub.map(|(back, _)| *back).filter(|back| *back <= at).max();
+    set_back.map_or(after(from, ahead), |back| back.max(after(from, ahead)))
 }
 
 /// The clusters that leave a group within a window and lose their objects are no more than `maxUnselected` allows.
@@ -284,7 +288,9 @@ fn clusters_that_left(world: &World<'_>, id: &Id, groups: &Track<SyncGroup>) -> 
             let leaves = group.is_some_and(|group| {
                 let selected = world.hub.selected(&id.namespace, group, version.at);
                 let is_ending = group.metadata.deletion_timestamp.is_some();
-                !is_ending && !selected.contains(&timeline.cluster.as_str())
+                // With its entry a Sync goes, selected cluster or not, and the others of the cluster stay.
+                let has_entry = group.spec.syncs.iter().any(|entry| timeline.is_of(&entry.name));
+                !is_ending && has_entry && !selected.contains(&timeline.cluster.as_str())
             });
             let deletes = version.object.spec.template.deletion_policy == DeletionPolicy::Delete;
             let is_approved = may_leave(world, id, &timeline.cluster, version.index);

@@ -58,6 +58,11 @@ pub(super) fn grants<'g>(
     })
 }
 
+/// Whether the grant of a version is for a prune.
+pub(super) fn is_prune_granted(version: &Version<SyncResource>) -> bool {
+    grant(version).is_some_and(|grant| grant.target != DELETION)
+}
+
 fn grant(version: &Version<SyncResource>) -> Option<&DeletionGrant> {
     let status = version.object.status.as_ref();
     status?.deletions.as_ref()?.grant.as_ref()

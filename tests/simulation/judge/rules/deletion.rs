@@ -3,10 +3,11 @@
 use jiff::{SignedDuration, Timestamp};
 use starling_api::{CONFIRM, DELETION};
 
+use super::counted::is_prune_granted;
 use super::deletions::{had_begun, is_being_deleted, is_recreation};
 use super::targets::attempt_limit;
 use crate::judge::history::{Key, Verb, Write};
-use crate::judge::hub::span;
+use crate::judge::hub::{earlier, span};
 use crate::judge::member::{Member, is_own, owner, uid};
 use crate::judge::render::annotation;
 use crate::judge::violation::{Rule, Violation};
@@ -78,10 +79,27 @@ impl<'d> Deletion<'d> {
         owner.map_or_else(Vec::new, |owner| self.world.timelines(owner, self.cluster))
     }
 
-    /// Whether the Sync is being deleted with its objects.
+    /// Whether the object goes because the Sync is being deleted with its objects, and not by a prune that was under
+    /// way when that began.
     pub(super) fn is_end(&self) -> bool {
-        let mut timelines = self.timelines().into_iter();
-        timelines.any(|timeline| is_being_deleted(timeline, self.write))
+        let timelines = self.timelines();
+        let ends = |timeline: &&SyncTimeline<'_>| is_being_deleted(timeline, self.write);
+        timelines.iter().any(ends) && !timelines.iter().any(|timeline| self.is_still_pruned(timeline))
+    }
+
+    /// Whether an attempt that began before the deletion of the Sync may prune the object: the target lacks it, and the
+    /// grant is for a target.
+    fn is_still_pruned(&self, timeline: &SyncTimeline<'_>) -> bool {
+        // The last target before the deletion of the Sync ended it.
+        let mut targets = timeline.targets.iter();
+        let Some(target) = targets.rfind(|target| target.at <= self.at()) else {
+            return false;
+        };
+        let limit = attempt_limit(self.world, span(target.desired.template.timeout));
+        let before = timeline.track.at(earlier(self.at(), limit));
+        before.is_none_or(|before| before.object.metadata.deletion_timestamp.is_none())
+            && timeline.track.at(self.at()).is_some_and(is_prune_granted)
+            && target.renders(&self.key()).is_none()
     }
 
     /// Whether a target of the owner renders the object, so that it was deleted to be made anew.

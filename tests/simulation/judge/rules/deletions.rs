@@ -65,11 +65,12 @@ fn has_reason(deletion: &Deletion<'_>) -> Result<(), &'static str> {
     } = deletion;
     let (key, live) = (deletion.key(), &write.object);
     let inventories = member.inventories(write.at);
-    let listed = inventories.iter().find(|(of, listed, listed_uid)| {
+    let listed = inventories.iter().filter(|(of, listed, listed_uid)| {
         let claimed = listed_uid.is_empty() && owner(live) == of;
         *listed == key && (listed_uid == uid(live) || claimed)
     });
-    let Some((label, _, _)) = listed else {
+    // A cluster that moved between two groups may have the object in the inventories of both.
+    let Some((label, _, _)) = listed.max_by_key(|(of, ..)| owner(live) == of) else {
         return Err("no inventory lists it with its UID");
     };
     if annotation(live, PRUNE) == DISABLED || annotation(live, RECONCILE) == DISABLED {

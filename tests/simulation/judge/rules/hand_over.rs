@@ -1,9 +1,11 @@
 //! An object that another Sync has is handed over, and not deleted.
 
+use jiff::Timestamp;
+
 use super::deletion::{Deletion, deletions};
 use super::deletions::is_being_deleted;
 use crate::judge::history::Key;
-use crate::judge::hub::earlier;
+use crate::judge::hub::{Id, earlier};
 use crate::judge::violation::{Rule, Violation};
 use crate::judge::world::{SyncTimeline, World};
 
@@ -11,7 +13,8 @@ use crate::judge::world::{SyncTimeline, World};
 /// another: neither by a prune, nor when the Sync is deleted.
 ///
 /// Evidence: the target of the other Sync during the whole lag before the deletion. A Sync that is being deleted itself
-/// takes nothing over. The object may be made anew for a target that renders it and may recreate it.
+/// takes nothing over, and neither does one that its group does not want any more, because its cluster or its entry has
+/// left: it is about to be deleted. The object may be made anew for a target that renders it and may recreate it.
 pub(super) fn objects_are_handed_over(world: &World<'_>) -> Vec<Violation> {
     let all = deletions(world);
     let wrong = all.iter().filter_map(|deletion| {
@@ -56,4 +59,26 @@ fn takes_over(timeline: &SyncTimeline<'_>, deletion: &Deletion<'_>) -> bool {
         && !is_being_deleted(timeline, deletion.write)
         && renders(known)
         && renders(deletion.at())
+        && is_wanted(timeline, deletion, known)
+}
+
+/// Whether the group of another Sync wants it during the whole lag before a deletion.
+fn is_wanted(timeline: &SyncTimeline<'_>, deletion: &Deletion<'_>, known: Timestamp) -> bool {
+    let hub = deletion.world.hub;
+    let Some((namespace, name)) = timeline.owner_group() else {
+        return true;
+    };
+    let Some(groups) = hub.groups.get(&Id::new(namespace, name)) else {
+        return true;
+    };
+    let cluster = Id::new(namespace, &timeline.cluster);
+    groups.always(known, deletion.at(), |group| {
+        let rollout = group.status.as_ref().and_then(|status| status.rollout.as_ref());
+        let rolled = rollout.into_iter().flat_map(|rollout| &rollout.revisions);
+        let mut entries = { group.spec.syncs.iter() }
+            .map(|entry| &entry.name)
+            .chain(rolled.map(|of| &of.sync));
+        entries.any(|entry| timeline.is_of(entry))
+            && hub.always_selected(group, &cluster, (known, deletion.at()), |_| true)
+    })
 }

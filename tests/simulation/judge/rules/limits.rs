@@ -10,7 +10,7 @@ use starling_api::{
 };
 
 use crate::judge::actions::{ActionSpan, actions, is_aborted, is_paused, skips};
-use crate::judge::hub::{Id, Track, earlier, stage_of};
+use crate::judge::hub::{Id, Track, after, earlier, stage_of};
 use crate::judge::targets::{Target, is_failing};
 use crate::judge::violation::{Rule, Violation};
 use crate::judge::world::{SyncTimeline, World};
@@ -33,7 +33,8 @@ use crate::judge::world::{SyncTimeline, World};
 /// cluster that was done within the lag, if returned clusters are the reason that too many are in flight. The limits
 /// are the widest that were current, or may still have been for the controller, at the decision; a failure counts once
 /// it must have been known. Percentages are of the selected clusters, or of those in the stage; concurrency rounds up
-/// and is at least one, failures round down. An operator action counts if it existed during the whole lag.
+/// and is at least one, failures round down. An operator action counts if it existed during the whole lag. Within the
+/// lag after a restore of the management cluster nothing is evidence.
 pub(super) fn admissions_respect_the_limits(world: &World<'_>) -> Vec<Violation> {
     let mut found = Vec::new();
     for (id, track) in &world.hub.groups {
@@ -114,6 +115,9 @@ impl<'m> Moment<'m> {
     }
 
     fn violations(&self) -> Vec<Violation> {
+        if self.is_of_a_lost_past() {
+            return Vec::new();
+        }
         let is_again = self.is_again();
         let mut found: Vec<Violation> = self.forbidden_by_operator().into_iter().collect();
         if is_again && self.changes_nothing() {
@@ -169,6 +173,9 @@ impl<'m> Moment<'m> {
 
     /// Whether the stage of the cluster had not opened for the rollout.
     pub(super) fn is_before_its_stage(&self) -> bool {
+        if self.is_of_a_lost_past() {
+            return false;
+        }
         let open = self.rollout().zip(self.staged()).is_none_or(|(rollout, group)| {
             let stages = group.spec.rollout_strategy.stages.len();
             let is_open = |place: usize| {
@@ -184,6 +191,14 @@ impl<'m> Moment<'m> {
             is_gone || rollout.direction == RolloutDirection::BackAtOnce || places.any(is_open)
         });
         !open
+    }
+
+    /// Whether the management cluster was set back within the lag: the controller may have decided by a state, also one
+    /// of its own, that the journal has no more.
+    fn is_of_a_lost_past(&self) -> bool {
+        let history = self.world.history;
+        let mut of_hub = { history.set_backs.iter() }.filter(|(_, name)| !history.members.contains_key(name));
+        of_hub.any(|(back, _)| self.from <= *back && *back <= self.target.at)
     }
 
     /// Returns the rollout of the admission in the group's status.
@@ -269,7 +284,8 @@ impl<'m> Moment<'m> {
                 "admitted while the group was suspended".to_owned(),
             ));
         }
-        if groups.is_some_and(|groups| groups.always(from, to, is_membership_held)) {
+        if groups.is_some_and(|groups| groups.always(from, to, is_membership_held) && !self.ends_hold(groups))
+        {
             let message = "admitted while too many clusters had left at once".to_owned();
             return Some(self.violation(Rule::Suspended, message));
         }
@@ -285,6 +301,15 @@ impl<'m> Moment<'m> {
         let cluster = &self.timeline.cluster;
         let is_skipped = self.is_skipped(cluster, |action| action.existed(from, to));
         is_skipped.then(|| self.violation(Rule::Skipped, "admitted although it is skipped".to_owned()))
+    }
+
+    /// Whether the pass that admitted found that the clusters may leave, or have returned: it writes its status after
+    /// its admissions.
+    fn ends_hold(&self, groups: &Track<SyncGroup>) -> bool {
+        let (from, to) = (self.target.at, after(self.target.at, self.world.history.lag));
+        let mut later = groups.during(from, to).filter(|version| version.at > from);
+        let next = later.find(|version| version.manager == "starling");
+        next.is_some_and(|version| !is_membership_held(&version.object))
     }
 
     /// Whether a cluster, or the stage of the cluster, is skipped. Skipping a stage counts for clusters that were not

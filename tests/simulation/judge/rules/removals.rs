@@ -340,9 +340,22 @@ impl Removal<'_, '_> {
                 .iter()
                 .filter(|cluster| moment.is_in_flight(cluster)),
         );
+        // The slot is that of the cluster. It has one already while another of its Syncs is being removed.
+        if self.loses_another(deadline) {
+            return false;
+        }
         taken.remove(self.timeline.cluster.as_str());
         let selected = self.world.hub.selected(&self.id.namespace, group, at).len();
         taken.len() >= self.slots(group, selected.max(moment.selected.len()) + losing + 1)
+    }
+
+    /// Whether the removal of another Sync of the cluster is in progress.
+    fn loses_another(&self, deadline: SignedDuration) -> bool {
+        let mut timelines = self.world.group_timelines(self.id, &self.timeline.cluster);
+        timelines.any(|timeline| {
+            let mut begun = begun_by_us(timeline).filter(|begun| begun.index < self.version.index);
+            begun.any(|begun| self.is_under_way(timeline, begun, deadline))
+        })
     }
 
     /// Returns the other clusters on which the group began to delete a Sync that is still there.
@@ -379,7 +392,10 @@ impl Removal<'_, '_> {
     ) -> bool {
         let at = self.version.at;
         let (_, latest) = self.world.history.clock.shown(begun.at, at);
-        let is_gone = timeline.track.at(at).is_none();
+        // The cluster may have returned since, and have another Sync of this name.
+        let later = timeline.track.versions().iter();
+        let mut later = later.filter(|version| version.index >= begun.index && version.at <= at);
+        let is_gone = later.any(|version| version.verb == Verb::Delete);
         begun.at <= at && after(begun.at, deadline) > latest && !is_gone
     }
 

@@ -17,8 +17,8 @@ use crate::judge::world::World;
 /// The name of the stage of the clusters that no stage selects.
 const REMAINDER: &str = "*";
 
-/// A stage opens when all earlier stages have passed and its before-stage tasks are over; it passes when its clusters
-/// are finished and its after-stage tasks are over. An operator may promote or skip a stage instead. A rollback has no
+/// A stage opens when all earlier stages have passed and its gates before it are over; it passes when its clusters
+/// are finished and its gates after it are over. An operator may promote or skip a stage instead. A rollback has no
 /// tasks.
 ///
 /// Evidence: the first status of a rollout with the start time or pass time of a stage, against the state of the

@@ -48,7 +48,12 @@ fn follow(world: &World<'_>, cluster: &str, member: &Member<'_>, found: &mut Vec
             continue;
         }
         let label = owner(&own.write.object);
-        if lets_go(member, own.write) {
+        // Whoever renders it later takes it again.
+        let others = progress.iter_mut().filter(|(other, _)| **other != label);
+        for (_, other) in others {
+            other.written.remove(&own.write.key());
+        }
+        if relinquishes(member, own.write) {
             continue;
         }
         let progress = progress.entry(label).or_default();
@@ -65,7 +70,7 @@ fn follow(world: &World<'_>, cluster: &str, member: &Member<'_>, found: &mut Vec
 
 /// Whether a write gives up an object that was there before its owner: it takes the label away from an object that has
 /// it. A person made the object, or another Sync had it before.
-fn lets_go(member: &Member<'_>, write: &Write) -> bool {
+fn relinquishes(member: &Member<'_>, write: &Write) -> bool {
     let versions = member.versions(&write.key());
     let before = versions
         .iter()

@@ -172,7 +172,7 @@ fn moves(admitted: bool) -> Script {
 }
 
 /// A cluster leaves with a Namespace of this writer, and Starling takes its label away.
-fn let_go(made_by: &str) -> Script {
+fn relinquished(made_by: &str) -> Script {
     let mut script = with_object("Namespace", made_by);
     script.remove("a", "starling", "ConfigMap", "settings");
     let mut live = script.live("a", "Namespace", "shop");
@@ -183,7 +183,7 @@ fn let_go(made_by: &str) -> Script {
 
 pub(super) const BAD: [BadCase; 23] = [
     ("what Starling made loses its label", Rule::NotAdmitted, || {
-        let_go("starling")
+        relinquished("starling")
     }),
     ("any annotation", Rule::Unapproved, || {
         let mut script = namespace_left_git();
@@ -395,7 +395,7 @@ fn deletions_without_an_approval_or_out_of_order_are_rejected() {
     assert_rejected(&BAD);
 }
 
-const GOOD: [GoodCase; 12] = [
+const GOOD: [GoodCase; 13] = [
     ("not at all: another Sync has an object and gives it back", || {
         let mut script = first_commit_applied();
         with_other_group(&mut script, true);
@@ -422,7 +422,7 @@ const GOOD: [GoodCase; 12] = [
         }
         script
     }),
-    ("of what is let go of", || let_go("kubectl")),
+    ("of what is let go of", || relinquished("kubectl")),
     ("with an approval of the group", || {
         let mut script = namespace_left_git();
         let used = script.approve_deletions(&json!({"group": "shop"}), "sha256:these");
@@ -482,6 +482,17 @@ const GOOD: [GoodCase; 12] = [
         script
     }),
     ("before another group has it", || moves(false)),
+    ("that a group renders which the cluster has left", || {
+        let mut script = first_commit_applied();
+        with_other_group(&mut script, true);
+        script.edit("SyncGroup", "other", "kubectl", |group| {
+            group["spec"]["clusterSelector"] = json!({"matchLabels": {"fleet": "no"}});
+        });
+        script.wait(5);
+        script.admit("a", "c2");
+        script.remove("a", "starling", "ConfigMap", "motd");
+        script
+    }),
 ];
 
 #[test]

@@ -66,7 +66,7 @@ fn leave_one_by_one(pause: i64, clusters: &[&str]) -> Script {
     script
 }
 
-pub(super) const BAD: [BadCase; 8] = [
+pub(super) const BAD: [BadCase; 9] = [
     ("six commits halve a Sync", Rule::Budget, || {
         let mut script = with_maps(64, &json!({}));
         for (number, left) in [32, 16, 8, 4, 2, 1].into_iter().enumerate() {
@@ -112,6 +112,14 @@ pub(super) const BAD: [BadCase; 8] = [
         prune_to(&mut script, "c2", &names(0..4));
         script
     }),
+    ("a member that was set back ends no window", Rule::Budget, || {
+        let mut script = with_maps(6, &json!({"deletionBudget": {"objects": 1}}));
+        prune_to(&mut script, "c1", &names(0..5));
+        script.set_back("a");
+        script.wait(60);
+        prune_to(&mut script, "c2", &names(0..4));
+        script
+    }),
     ("a clock that jumps back ends no window", Rule::Budget, || {
         let mut script = with_maps(6, &json!({"deletionBudget": {"objects": 1}}));
         prune_to(&mut script, "c1", &names(0..5));
@@ -127,7 +135,7 @@ fn deletions_above_a_budget_are_rejected() {
     assert_rejected(&BAD);
 }
 
-const GOOD: [GoodCase; 8] = [
+const GOOD: [GoodCase; 9] = [
     ("a group within its budget", || {
         deleted_group(&json!({"objects": 6}))
     }),
@@ -165,6 +173,14 @@ const GOOD: [GoodCase; 8] = [
         prune_to(&mut script, "c1", &names(0..5));
         script.jump(3500);
         script.wait(200);
+        prune_to(&mut script, "c2", &names(0..4));
+        script
+    }),
+    ("after the counts were set back", || {
+        let mut script = with_maps(6, &json!({"deletionBudget": {"objects": 1}}));
+        prune_to(&mut script, "c1", &names(0..5));
+        script.set_back("hub");
+        script.wait(60);
         prune_to(&mut script, "c2", &names(0..4));
         script
     }),

@@ -153,7 +153,7 @@ fn deletions_that_break_one_rule_are_rejected() {
     assert_rejected(&BAD);
 }
 
-const GOOD: [GoodCase; 6] = [
+const GOOD: [GoodCase; 7] = [
     ("under a grant of both objects", || {
         let mut script = replaced();
         script.grant("a", "target", 2);
@@ -167,6 +167,17 @@ const GOOD: [GoodCase; 6] = [
             sync["status"]["deletions"]["grant"] = Value::Null;
         });
         prune_uncounted(script)
+    }),
+    ("of a prune that was under way when its Sync was deleted", || {
+        let mut script = deleting(&json!({}));
+        script.roll("c2", &[("settings", "1")]);
+        script.admit("c", "c2");
+        select(&mut script, "c", false);
+        script.wait(60);
+        begin(&mut script, "c");
+        script.grant("c", "target", 1);
+        script.remove_uncounted("c", "starling", "ConfigMap", "motd");
+        script
     }),
     ("after the grace", || {
         let mut script = without_motd(&json!({"pruneGrace": "1h"}));

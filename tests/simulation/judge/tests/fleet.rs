@@ -84,6 +84,7 @@ impl World {
             sops: None,
             deletions: Default::default(),
             addresses: Default::default(),
+            rights: Default::default(),
         };
         self.controller = Some(Controller::start(self.hub.clone(), settings, Readiness::default()).await?);
         Ok(())

@@ -68,6 +68,16 @@ fn begin_entry(mut script: Script, cluster: &str) -> Script {
     script
 }
 
+/// A release takes all slots, and then the controller begins to delete the Sync of cluster `c`.
+fn roll_in_all_slots(mut script: Script) -> Script {
+    script.roll("c2", TWO);
+    script.admit("a", "c2");
+    script.admit("b", "c2");
+    script.wait(5);
+    begin(&mut script, "c");
+    script
+}
+
 fn staged() -> Value {
     let stage = json!({"name": "canary", "clusterSelector": {"matchLabels": {"stage": "canary"}}});
     json!({"stages": [stage]})
@@ -257,12 +267,7 @@ pub(super) const BAD: [BadCase; 22] = [
         let mut script = deleting(&json!({}));
         select(&mut script, "c", false);
         script.wait(60);
-        script.roll("c2", TWO);
-        script.admit("a", "c2");
-        script.admit("b", "c2");
-        script.wait(5);
-        begin(&mut script, "c");
-        script
+        roll_in_all_slots(script)
     }),
     ("a cluster leaves in a closed window", Rule::Removal, || {
         one_leaves(
@@ -289,7 +294,7 @@ fn removals_without_a_plan_or_a_read_are_rejected() {
     assert_rejected(&BAD);
 }
 
-const GOOD: [GoodCase; 13] = [
+const GOOD: [GoodCase; 14] = [
     ("after a plan that removes it", || plans(&[&["shop-app-c"]])),
     ("after a plan that was just replaced", || {
         let mut script = deleting(&json!({}));
@@ -352,6 +357,17 @@ const GOOD: [GoodCase; 13] = [
         begin(&mut script, "c");
         script
     }),
+    (
+        "of a cluster that loses another Sync, while all slots roll",
+        || {
+            let mut script = two_entries(&json!({}));
+            edit_group(&mut script, |spec| spec["whenUnselected"] = "Delete".into());
+            select(&mut script, "c", false);
+            script.wait(60);
+            let script = begin_entry(script, "c");
+            roll_in_all_slots(script)
+        },
+    ),
     ("of a deleted group, in its slots", || {
         let mut script = deleting(&json!({"deletionPolicy": "Delete"}));
         script.delete_cr("SyncGroup", "shop", "kubectl", true);

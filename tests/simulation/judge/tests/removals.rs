@@ -263,7 +263,7 @@ fn removals_that_break_one_rule_are_rejected() {
     assert_rejected(&BAD);
 }
 
-const GOOD: [GoodCase; 9] = [
+const GOOD: [GoodCase; 10] = [
     ("after the group was resumed", || {
         let mut script = deleting(&json!({"suspend": true}));
         select(&mut script, "c", false);
@@ -319,6 +319,23 @@ const GOOD: [GoodCase; 9] = [
             begin(&mut script, cluster);
             end(&mut script, cluster);
         }
+        script
+    }),
+    ("after another cluster, which has returned since", || {
+        let mut script = deleting(&json!({"maxUnselected": "100%"}));
+        edit_group(&mut script, |spec| {
+            spec["rolloutStrategy"]["maxConcurrency"] = 1.into();
+        });
+        select(&mut script, "b", false);
+        script.wait(60);
+        begin(&mut script, "b");
+        end(&mut script, "b");
+        select(&mut script, "b", true);
+        script.wait(5);
+        script.roll_out_to("b", "c1");
+        script.report();
+        script.wait(60);
+        leaves(&mut script);
         script
     }),
     ("two at once in two slots", || {

@@ -261,7 +261,21 @@ fn writes_after_a_restore_and_wrong_retries_are_rejected() {
     assert_rejected(&BAD);
 }
 
-const GOOD: [GoodCase; 9] = [
+const GOOD: [GoodCase; 10] = [
+    (
+        "an admission in the pass that ends a hold of clusters that left",
+        || {
+            let mut script = first_commit_applied();
+            script.roll("c2", TWO);
+            held_membership(&mut script);
+            script.wait(5);
+            script.admit("a", "c2");
+            script.edit("SyncGroup", "shop", "starling", |group| {
+                group["status"]["conditions"] = json!([condition("MembershipHeld", "False", "Settled")]);
+            });
+            script
+        },
+    ),
     ("while an attempt is under way", || {
         prune(set_back(without_motd()))
     }),

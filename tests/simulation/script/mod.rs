@@ -1,10 +1,14 @@
 //! The events of a run with their times, drawn from the seed before the run starts.
 
+mod knowledge;
+mod removals;
+
 use std::time::Duration;
 
 use starling_apiserver::faults::{Effect, Fault};
 use starling_apiserver::random::Random;
 
+use crate::extras::Extras;
 use crate::staged::{Staged, UserAction, any_action, any_stage};
 
 /// Members of the fleet.
@@ -48,8 +52,19 @@ pub(crate) enum Event {
     Crash,
     /// The controller restarts.
     Start { disk: DiskFate },
+    /// A snapshot of the controller's disk is taken. One is taken at the start and at each push, too.
+    Snapshot,
     /// A cluster's API server restarts: its connections end, its objects stay.
     Bounce { cluster: String },
+    /// A backup of a cluster is taken.
+    Backup { cluster: String },
+    /// A cluster's API server stops, and its objects are set back to the last backup. `bump`: its revision continues to
+    /// grow, otherwise it goes back, too.
+    SetBack { cluster: String, bump: bool },
+    /// A cluster's API server that stopped starts again.
+    Serve { cluster: String },
+    /// The user brings the management cluster up to date after it was set back.
+    Remake,
     /// The management cluster compacts its history: watches and lists of older versions get 410.
     Compact,
     /// The git server stops responding, or responds again.
@@ -66,6 +81,12 @@ pub(crate) enum Event {
     Move { cluster: String, stage: &'static str },
     /// The group gets its stages.
     Stages,
+    /// The groups get the entry that comes and goes, or lose it.
+    Entry { present: bool },
+    /// A Cluster moves to another group.
+    Transfer { cluster: String, group: &'static str },
+    /// The groups are suspended, or resumed.
+    Suspend { on: bool },
     /// The operator creates an action for the current rollout.
     Act(UserAction),
 }
@@ -76,8 +97,12 @@ pub(crate) enum DiskFate {
     Kept,
     /// It is replaced with an empty one.
     Lost,
-    /// Its ledger is put back to a snapshot, which was taken at the last push.
-    PutBack,
+    /// Its ledger is put back to a snapshot: 0 is the last one, 1 the one before it. `mirror`: the mirror is put back
+    /// as well, otherwise it stays.
+    PutBack {
+        age: usize,
+        mirror: bool,
+    },
 }
 
 /// All events, by time.
@@ -86,20 +111,34 @@ pub(crate) struct Script {
     pub(crate) events: Vec<(Duration, Event)>,
     /// The strategy with stages; `None`: three at once, and no stages.
     pub(crate) staged: Option<Staged>,
+    /// The entry that comes and goes, and policies that delete; `None`: one entry, and nothing is deleted.
+    pub(crate) extras: Option<Extras>,
+    /// Delay of the release of a restore, in seconds.
+    pub(crate) release_delay: i64,
 }
 
 impl Script {
+    /// Creates the script of a seed without removals, and without a management cluster that is set back.
+    pub(crate) fn without_removals(seed: u64) -> Self {
+        let (mut draft, staged) = Draft::of(seed);
+        draft.with_old_knowledge(seed);
+        draft.finish(staged)
+    }
+
     /// Creates the script of a seed.
     pub(crate) fn of(seed: u64) -> Self {
-        let mut draft = Draft::new(seed);
-        for _ in 0..draft.random.below(MAX_FAULTS + 1) {
-            draft.add_fault();
+        let (mut draft, staged) = Draft::of(seed);
+        draft.with_old_knowledge(seed);
+        draft.with_old_hub(seed);
+        let extras = Extras::of(seed);
+        if extras.is_some() {
+            draft.with_removals(seed);
         }
-        let staged = Staged::of(seed);
-        if let Some(staged) = &staged {
-            draft.with_stages(seed, staged);
+        Script {
+            extras,
+            release_delay: knowledge::release_delay(seed),
+            ..draft.finish(staged)
         }
-        draft.finish(staged)
     }
 
     /// Creates a script with three revisions and no faults.
@@ -127,6 +166,19 @@ struct Draft {
 }
 
 impl Draft {
+    /// Draws the faults of one process that knows everything, and the strategy.
+    fn of(seed: u64) -> (Self, Option<Staged>) {
+        let mut draft = Self::new(seed);
+        for _ in 0..draft.random.below(MAX_FAULTS + 1) {
+            draft.add_fault();
+        }
+        let staged = Staged::of(seed);
+        if let Some(staged) = &staged {
+            draft.with_stages(seed, staged);
+        }
+        (draft, staged)
+    }
+
     fn new(seed: u64) -> Self {
         let mut random = Random::named(seed, "script");
         let second = random.below(40) * 1000 + random.below(1000);
@@ -145,6 +197,8 @@ impl Draft {
         Script {
             events: self.events,
             staged,
+            extras: None,
+            release_delay: 0,
         }
     }
 
@@ -302,7 +356,10 @@ impl Draft {
             10 | 11 => {
                 let disk = match self.random.below(3) {
                     0 => DiskFate::Lost,
-                    1 => DiskFate::PutBack,
+                    1 => DiskFate::PutBack {
+                        age: 0,
+                        mirror: false,
+                    },
                     _ => DiskFate::Kept,
                 };
                 self.add_pair(15_000, Event::Crash, Event::Start { disk });
@@ -380,5 +437,68 @@ impl Draft {
         };
         let count = self.between(1, 4);
         fault.one_in(u32::try_from(count).unwrap_or(1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::world::HUB;
+
+    /// The kinds of faults and removals in a script that a run without them would not notice.
+    fn kinds(script: &Script) -> BTreeMap<&'static str, bool> {
+        let has = |is: &dyn Fn(&Event) -> bool| script.events.iter().any(|(_, event)| is(event));
+        let is_freeze = |event: &Event| matches!(event, Event::Fault { fault, .. } if fault.effect == Effect::FreezeWatch);
+        let is_old_disk = |event: &Event| {
+            let old = |disk: &DiskFate| matches!(disk, DiskFate::PutBack { .. });
+            matches!(event, Event::Start { disk } if old(disk))
+        };
+        let labels = |event: &Event| matches!(event, Event::Label { .. });
+        [
+            ("old disk", has(&is_old_disk)),
+            ("clock jump", has(&|event| matches!(event, Event::Jump { .. }))),
+            ("frozen watch", has(&is_freeze)),
+            (
+                "member set back",
+                has(&|event| matches!(event, Event::SetBack { cluster, .. } if cluster != HUB)),
+            ),
+            (
+                "hub set back",
+                has(&|event| matches!(event, Event::SetBack { cluster, .. } if cluster == HUB)),
+            ),
+            (
+                "labels that flap",
+                script.events.iter().filter(|(_, event)| labels(event)).count() >= 4,
+            ),
+            ("policies that delete", script.extras.is_some()),
+            (
+                "an entry that leaves",
+                has(&|event| matches!(event, Event::Entry { present: false })),
+            ),
+            (
+                "clusters that move between groups",
+                has(&|event| matches!(event, Event::Transfer { .. })),
+            ),
+            (
+                "suspended groups",
+                has(&|event| matches!(event, Event::Suspend { on: true })),
+            ),
+        ]
+        .into()
+    }
+
+    /// A fault that is never drawn is never survived.
+    #[test]
+    fn two_hundred_seeds_have_every_kind_of_fault() {
+        let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+        for seed in 0..200 {
+            for (kind, has) in kinds(&Script::of(seed)) {
+                *counts.entry(kind).or_default() += usize::from(has);
+            }
+        }
+        eprintln!("{counts:?}");
+        assert!(counts.values().all(|count| *count >= 20), "{counts:?}");
     }
 }
