@@ -4,6 +4,8 @@
 //! written one request after another, so that no two requests take the same part of a budget. Requests of different
 //! groups wait for each other only if the installation has a budget.
 
+mod clusters;
+mod scopes;
 pub mod slots;
 mod unfinished;
 
@@ -13,16 +15,16 @@ use std::sync::{Arc, Mutex as StdMutex, PoisonError};
 use jiff::Timestamp;
 use starling_api::{DeletionCount, DeletionGrant, Deletions, SyncGroup, SyncResource, UsedApproval};
 use starling_core::deletion_approval::ENDING;
-use starling_core::deletion_budget::{
-    BudgetClock, BudgetLimits, BudgetScope, BudgetVerdict, DeletionRequest, Excess, count_left, decide,
-    has_deleted, is_later, leaving, repaired,
-};
-use starling_core::deletion_grant::{Granted, NewGrant, objects_after};
-use starling_core::ids::ClusterName;
+use starling_core::deletion_budget::{BudgetClock, BudgetLimits, BudgetScope, DeletionRequest, Excess};
+use starling_core::deletion_grant::{Granted, NewGrant};
 use starling_core::object::{GroupKind, ObjectId};
 use starling_member::DeletionRefusal;
 use tokio::sync::Mutex;
 
+use self::scopes::{
+    Counted, NewDeletions, count, counts, group_of, installation_cluster, of_group, of_installation, of_sync,
+    recorded, to_store, used,
+};
 use self::slots::PruneSlots;
 use self::unfinished::Unfinished;
 use super::caches::ObjectCaches;
@@ -116,34 +118,6 @@ pub struct Approved<'a> {
     pub digest: &'a str,
     /// The record of used approvals with those of the list.
     pub used: &'a [UsedApproval],
-}
-
-/// Deletions of one Sync that were not allowed before.
-#[derive(Clone, Copy)]
-struct NewDeletions {
-    objects: usize,
-    remaining: usize,
-}
-
-/// The counts that a scope would store.
-enum Counted {
-    Granted(Vec<DeletionCount>),
-    /// The counts are to be stored if a time of them was wrong.
-    Held(Excess, Option<Vec<DeletionCount>>),
-    /// The counts were stored by a request that failed afterwards.
-    Before,
-}
-
-fn count(
-    limits: &BudgetLimits,
-    counted: &[DeletionCount],
-    request: DeletionRequest<'_>,
-    clock: BudgetClock<'_>,
-) -> Counted {
-    match decide(limits, counted, request, clock) {
-        BudgetVerdict::Granted(counts) => Counted::Granted(counts),
-        BudgetVerdict::Held(excess) => Counted::Held(excess, repaired(limits.window, counted, clock)),
-    }
 }
 
 impl DeletionBudgets {
@@ -353,61 +327,6 @@ impl DeletionBudgets {
         store(context, &sync, &after).await
     }
 
-    /// Counts clusters that leave the selection of a group and lose their objects, with one write. Those whose leave is
-    /// approved do not count; instead the approved clusters and the record of used approvals are stored.
-    ///
-    /// # Errors
-    /// [`HubError`]: the clusters may not lose their objects.
-    pub async fn count_left(
-        &self,
-        context: BudgetContext<'_>,
-        key: &ObjectKey,
-        clusters: &BTreeSet<ClusterName>,
-        approved: Option<(BTreeSet<ClusterName>, Vec<UsedApproval>)>,
-    ) -> Result<(), HubError> {
-        let window = |group: &SyncGroup| BudgetLimits::of_group(group.spec.deletion_budget).window;
-        let (jumps, syncs) = (context.clock.jumps(), context.objects.syncs.of_group(key));
-        let clock = BudgetClock {
-            now: context.now,
-            jumps: &jumps,
-        };
-        self.change(context, key, |group, deletions| match approved {
-            _ if clusters
-                .iter()
-                .all(|cluster| deletions.leaving.iter().any(|left| left == cluster)) => {}
-            Some((names, used)) => {
-                deletions.leaving = leaving(names);
-                deletions.used = used;
-            }
-            None => {
-                let of = syncs.clusters().count();
-                for cluster in clusters {
-                    count_left(deletions, cluster, window(group), of, clock);
-                }
-            }
-        })
-        .await
-    }
-
-    /// Forgets the counted and approved clusters that have left or are selected again: to leave again, they count
-    /// again, and need another approval. `used` replaces the record of used approvals.
-    ///
-    /// # Errors
-    /// [`HubError`].
-    pub async fn forget_left(
-        &self,
-        context: BudgetContext<'_>,
-        key: &ObjectKey,
-        lost: &BTreeSet<ClusterName>,
-        used: Option<Vec<UsedApproval>>,
-    ) -> Result<(), HubError> {
-        let keep = |_: &SyncGroup, deletions: &mut Deletions| {
-            deletions.leaving.retain(|name| lost.contains(name.as_str()));
-            deletions.used = used.unwrap_or_else(|| std::mem::take(&mut deletions.used));
-        };
-        self.change(context, key, keep).await
-    }
-
     /// Changes the counts of a group, and stores them if they differ.
     async fn change(
         &self,
@@ -489,127 +408,6 @@ async fn store(
         context.handlers.on_sync(&change, ChangedBy::Reconciler);
     }
     Ok(())
-}
-
-/// Returns the counts to store, if any, and keeps the excess that lasts longest.
-fn to_store(counted: Counted, held: bool, worst: &mut Option<Excess>) -> Option<Vec<DeletionCount>> {
-    match counted {
-        Counted::Before => None,
-        Counted::Granted(counts) => (!held).then_some(counts),
-        Counted::Held(excess, repaired) => {
-            let known = worst.take().filter(|known| is_later(known.until, excess.until));
-            *worst = Some(known.unwrap_or(excess));
-            repaired
-        }
-    }
-}
-
-fn of_sync(sync: &SyncResource, new: NewDeletions, clock: BudgetClock<'_>) -> Counted {
-    let limits = BudgetLimits::of_sync(sync.spec.deletion_budget);
-    let request = DeletionRequest {
-        objects: new.objects,
-        cluster: "",
-        is_new_cluster: false,
-        of_objects: objects_of(sync).max(new.objects),
-        remaining: Some(new.remaining),
-        of_clusters: 1,
-    };
-    count(&limits, counts(recorded(sync)), request, clock)
-}
-
-fn group_of(objects: &ObjectCaches, sync: &SyncResource) -> Option<std::sync::Arc<SyncGroup>> {
-    let group = sync.spec.group_ref.as_ref()?;
-    let namespace = sync.metadata.namespace.clone().unwrap_or_default();
-    objects.groups.get(&ObjectKey::new(&namespace, &group.name))
-}
-
-fn of_group(
-    objects: &ObjectCaches,
-    group: &SyncGroup,
-    sync: &SyncResource,
-    new: NewDeletions,
-    clock: BudgetClock<'_>,
-) -> Counted {
-    let limits = BudgetLimits::of_group(group.spec.deletion_budget);
-    let syncs = objects.syncs.of_group(&ObjectKey::of(group));
-    let cluster = &sync.spec.cluster_ref.name;
-    let of_objects: usize = syncs.with_copies().map(|sync| objects_of(sync)).sum();
-    // Deletions of other Syncs that are in progress are losses too, before their inventories show them.
-    let others = syncs.with_copies().filter(|other| !is_same(other, sync));
-    let others: usize = others
-        .map(|other| objects_after(objects_of(other), recorded(other)))
-        .sum();
-    let request = DeletionRequest {
-        remaining: Some(others + new.remaining),
-        objects: new.objects,
-        cluster,
-        is_new_cluster: !syncs.on(cluster).any(|sync| deleted_in(sync, &limits, clock)),
-        of_objects: of_objects.max(new.objects),
-        of_clusters: syncs.clusters().count(),
-    };
-    count(
-        &limits,
-        counts(group.status.as_ref().and_then(|status| status.deletions.as_ref())),
-        request,
-        clock,
-    )
-}
-
-fn of_installation(
-    objects: &ObjectCaches,
-    limits: &BudgetLimits,
-    sync: &SyncResource,
-    new: NewDeletions,
-    clock: BudgetClock<'_>,
-) -> DeletionRequest<'static> {
-    let namespace = sync.metadata.namespace.as_deref().unwrap_or_default();
-    let cluster = ObjectKey::new(namespace, &sync.spec.cluster_ref.name);
-    let on_cluster = objects.syncs.indexed(&cluster);
-    // A replaced object is no loss. At the end of a Sync nothing remains, whatever its status says.
-    let lost = match new.remaining {
-        0 => new.objects,
-        remaining => new.objects.min(objects_of(sync).saturating_sub(remaining)),
-    };
-    DeletionRequest {
-        objects: lost,
-        cluster: "",
-        is_new_cluster: !on_cluster.iter().any(|other| deleted_in(other, limits, clock)),
-        of_objects: new.objects,
-        remaining: None,
-        of_clusters: 1,
-    }
-}
-
-fn is_same(one: &SyncResource, other: &SyncResource) -> bool {
-    one.metadata.name == other.metadata.name
-}
-
-fn recorded(sync: &SyncResource) -> Option<&Deletions> {
-    sync.status.as_ref()?.deletions.as_ref()
-}
-
-/// Returns the name of a cluster among those of the installation.
-fn installation_cluster(sync: &SyncResource) -> String {
-    let namespace = sync.metadata.namespace.as_deref().unwrap_or_default();
-    format!("{namespace}/{}", sync.spec.cluster_ref.name)
-}
-
-fn deleted_in(sync: &SyncResource, limits: &BudgetLimits, clock: BudgetClock<'_>) -> bool {
-    has_deleted(recorded(sync), limits.window, clock)
-}
-
-fn objects_of(sync: &SyncResource) -> usize {
-    sync.status
-        .as_ref()
-        .map_or(0, |status| status.inventory.objects as usize)
-}
-
-fn used(sync: &SyncResource) -> Vec<UsedApproval> {
-    recorded(sync).map_or_else(Vec::new, |deletions| deletions.used.clone())
-}
-
-fn counts(deletions: Option<&Deletions>) -> &[DeletionCount] {
-    deletions.map_or(&[], |deletions| &deletions.counts)
 }
 
 fn not_counted(error: &HubError) -> DeletionRefusal {

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use http::Method;
 use http::request::Parts;
 use serde_json::{Value, json};
+use starling_core::ids::ClusterName;
 use starling_net::clock::Clock as NetClock;
 
 use super::*;

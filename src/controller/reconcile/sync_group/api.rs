@@ -17,7 +17,7 @@ use starling_core::rollout::{
 };
 
 use super::observe::Group;
-use super::{digest, garbage, gates, held, leave, marks, sync};
+use super::{digest, garbage, gates, held, leave, marks, remove, sync};
 use crate::controller::context::GroupContext;
 use crate::controller::event_handlers::ChangedBy;
 use crate::controller::hub::HubError;
@@ -134,9 +134,9 @@ impl GroupApi for HubOf<'_> {
         let Some(sync) = syncs.find(|sync| sync.name_any() == removal.sync).cloned() else {
             return Ok(());
         };
-        leave::remove(self.context, &sync, removal.policy).await?;
+        remove::remove(self.context, &sync, removal.policy).await?;
         if removal.policy == DeletionPolicy::Orphan {
-            leave::report_orphans(self.context, self.group, removal).await;
+            remove::report_orphans(self.context, self.group, removal).await;
         }
         Ok(())
     }

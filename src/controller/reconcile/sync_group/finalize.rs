@@ -25,7 +25,7 @@ use super::super::group_state::{self, is_abandoned};
 use super::super::parent_deletion::parent_deletion;
 use super::super::sync::depends_on;
 use super::observe::{self, GroupBlocked};
-use super::{leave, report};
+use super::{remove, report};
 use crate::controller::caches::sync_index::GroupSyncs;
 use crate::controller::context::{GroupContext, Next};
 use crate::controller::event_handlers::ChangedBy;
@@ -197,8 +197,8 @@ async fn delete_syncs(
     let mut failed = false;
     for sync in order.iter().filter_map(|name| staying.get(name)) {
         // A Sync that cannot be removed may still be applied, and only the first end counts.
-        match leave::remove(context, sync, policy).await {
-            Ok(()) => leave::end_left(context, object, sync).await?,
+        match remove::remove(context, sync, policy).await {
+            Ok(()) => remove::end_left(context, object, sync).await?,
             Err(error) => {
                 tracing::warn!(sync = %sync.name_any(), error = %crate::chain(&error), "Sync not removed");
                 failed = true;

@@ -1,31 +1,26 @@
-//! Syncs that the group no longer wants, and their removal.
+//! Syncs that the group no longer wants.
 //!
 //! A cluster leaves if its labels no longer match or its Cluster is deleted; an entry leaves if it is removed from the
-//! group. The plan decides when a Sync is removed. The policy for its objects is written to the Sync before the Sync is
-//! deleted, and the Sync then carries it out.
+//! group. The plan decides when a Sync is removed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::Timestamp;
 use kube::ResourceExt;
-use starling_api::{
-    Cluster, DeletionPolicy, Deletions, FINALIZER, SyncGroup, SyncResource, UnselectedClusters,
-};
+use starling_api::{Cluster, DeletionPolicy, Deletions, SyncResource, UnselectedClusters};
 use starling_core::clock_jumps::ClockJumps;
 use starling_core::deletion_approval::ENDING;
 use starling_core::deletion_budget::{self, BudgetClock, BudgetLimits, Left};
 use starling_core::deletion_forecast::{DeletionForecast, ObjectTotals};
 use starling_core::deletion_grant::objects_after;
-use starling_core::identity;
-use starling_core::ids::{ClusterName, EntryName, SyncName};
+use starling_core::ids::{ClusterName, SyncName};
 use starling_core::membership::{
     Deselection, HeldDeselection, Members, MembersOf, deselection, deselection_digest, unselected_since,
     unselected_status,
 };
 use starling_core::plan::{LeavingCause, LeavingSync, Place, Reach};
 use starling_core::rollout::{Removal, Rolling};
-use starling_ledger::{EntryOnCluster, LedgerError};
 
 use super::super::cluster::reach;
 use super::super::group_state::is_abandoned;
@@ -35,7 +30,6 @@ use crate::controller::cache::Cache;
 use crate::controller::caches::removal_times::RemovalTimes;
 use crate::controller::context::GroupContext;
 use crate::controller::deletion_budgets::BudgetContext;
-use crate::controller::event_handlers::ChangedBy;
 use crate::controller::hub::HubError;
 use crate::controller::object_key::ObjectKey;
 use crate::controller::waits;
@@ -432,48 +426,6 @@ fn is_granted_end(sync: &SyncResource) -> bool {
     grant.is_some_and(|grant| grant.target == ENDING)
 }
 
-/// Records an event for objects that stay on a member, since the Sync that would report them is deleted.
-pub(super) async fn report_orphans(context: GroupContext<'_>, group: &Group, removal: &Removal) {
-    let Removal {
-        sync, cluster, entry, ..
-    } = removal;
-    let (reason, note) = match removal.cause {
-        LeavingCause::ClusterUnselected { .. } => (
-            "ClusterLeft",
-            format!("cluster {cluster} left the group; the objects of {sync} stay on the cluster"),
-        ),
-        LeavingCause::EntryRemoved => (
-            "EntryRemoved",
-            format!(
-                "entry {entry} was removed from the group; the remaining objects of {sync} stay on cluster {cluster}"
-            ),
-        ),
-    };
-    context.events.normal(&*group.object, reason, note).await;
-}
-
-/// Ends in the ledger what is open of the entry of a Sync on its cluster, whatever its target.
-///
-/// # Errors
-/// [`LedgerError`].
-pub(super) async fn end_left(
-    context: GroupContext<'_>,
-    group: &SyncGroup,
-    sync: &SyncResource,
-) -> Result<(), LedgerError> {
-    let id = identity::id_of(context.installation, group);
-    let Some(of) = &sync.spec.group_ref else {
-        return Ok(());
-    };
-    let place = EntryOnCluster {
-        group_id: &id,
-        entry: &EntryName::from(&of.entry),
-        cluster: &ClusterName::from(&sync.spec.cluster_ref.name),
-    };
-    context.ledger.leave(place, context.clock.now()).await?;
-    Ok(())
-}
-
 /// Counts the clusters that leave the selection and lose their objects, before the first of their Syncs is deleted. At
 /// the time of the pass, so that an approval is judged as the plan judged it.
 ///
@@ -527,49 +479,4 @@ fn budget_context(context: GroupContext<'_>) -> BudgetContext<'_> {
         removal_times: &context.caches.removal_times,
         now: context.clock.now(),
     }
-}
-
-/// Writes the deletion policy to a Sync, and deletes the Sync.
-///
-/// # Errors
-/// [`HubError`].
-pub(super) async fn remove(
-    context: GroupContext<'_>,
-    sync: &Arc<SyncResource>,
-    policy: DeletionPolicy,
-) -> Result<(), HubError> {
-    let sync = set_policy(context, sync, policy).await?;
-    match context.hub.delete_unchanged(&*sync).await? {
-        None => context.objects.syncs.observe_delete(&ObjectKey::of(&*sync)),
-        Some(left) => {
-            if let Some(change) = context.objects.syncs.observe_write(left) {
-                context.handlers.on_sync(&change, ChangedBy::Others);
-            }
-        }
-    }
-    let cluster = &sync.spec.cluster_ref.name;
-    tracing::info!(sync = %sync.name_any(), %cluster, ?policy, "Sync removed from the group");
-    Ok(())
-}
-
-/// Writes the deletion policy to a Sync, unless the Sync has it already. Also a Sync whose objects stay has the
-/// finalizer from now on if it has written to its member: its release leaves a number there, without which a management
-/// cluster that is set back later would write the objects again (ADR 40).
-async fn set_policy(
-    context: GroupContext<'_>,
-    sync: &Arc<SyncResource>,
-    policy: DeletionPolicy,
-) -> Result<Arc<SyncResource>, HubError> {
-    let has_finalizer = sync.finalizers().iter().any(|finalizer| finalizer == FINALIZER);
-    let has_written = sync
-        .status
-        .as_ref()
-        .is_some_and(|status| !status.last_attempt_time.is_empty());
-    let needs_it = policy == DeletionPolicy::Delete || has_written;
-    if sync.spec.template.deletion_policy == policy && has_finalizer == needs_it {
-        return Ok(sync.clone());
-    }
-    let written = context.hub.set_deletion_policy(sync, policy, needs_it).await?;
-    context.objects.syncs.observe_write(written.clone());
-    Ok(Arc::new(written))
 }

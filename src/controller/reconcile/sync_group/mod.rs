@@ -17,6 +17,7 @@ mod marks;
 mod observe;
 mod offer;
 mod preview;
+mod remove;
 mod report;
 mod sync;
 mod unconfirmed;
