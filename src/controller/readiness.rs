@@ -138,24 +138,24 @@ impl Readiness {
         }
     }
 
-    /// Records the result of a write to the ledger.
-    fn wrote(&self, result: Result<(), String>) {
+    /// Records that the ledger accepted a write.
+    fn accepted(&self) {
+        if self.lock().refusal.take().is_some() {
+            tracing::info!("the ledger accepts writes again");
+        }
+    }
+
+    /// Records that the ledger refused a write with an error.
+    fn refused(&self, error: String) {
         let mut state = self.lock();
-        state.refusal = match (result, state.refusal.take()) {
-            (Ok(()), None) => None,
-            (Ok(()), Some(_)) => {
-                tracing::info!("the ledger accepts writes again");
-                None
-            }
-            (Err(error), None) => {
+        let since = match &state.refusal {
+            Some(Refusal { since, .. }) => *since,
+            None => {
                 tracing::error!(error, "the ledger refuses writes");
-                Some(Refusal {
-                    since: Instant::now(),
-                    error,
-                })
+                Instant::now()
             }
-            (Err(error), Some(Refusal { since, .. })) => Some(Refusal { since, error }),
         };
+        state.refusal = Some(Refusal { since, error });
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -250,11 +250,12 @@ pub(super) async fn check_ledger(ledger: Arc<dyn Ledger>, readiness: Readiness, 
             _ = every.tick() => {}
         }
         let written = tokio::time::timeout(waits::LEDGER_CHECK_TIMEOUT, ledger.check_writable()).await;
-        readiness.wrote(match written {
+        match written {
             Ok(Err(LedgerError::Closed)) => return,
-            Ok(written) => written.map_err(|error| crate::chain(&error)),
-            Err(_) => Err(format!("no response within {:?}", waits::LEDGER_CHECK_TIMEOUT)),
-        });
+            Ok(Ok(_)) => readiness.accepted(),
+            Ok(Err(error)) => readiness.refused(crate::chain(&error)),
+            Err(_) => readiness.refused(format!("no response within {:?}", waits::LEDGER_CHECK_TIMEOUT)),
+        }
     }
 }
 
@@ -332,17 +333,17 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_refusal_lasts_until_the_next_write_and_tells_when_it_began() {
         let (readiness, _) = running(&[]);
-        readiness.wrote(Ok(()));
+        readiness.accepted();
         assert_eq!(readiness.reasons(), []);
-        readiness.wrote(Err("disk full".into()));
+        readiness.refused("disk full".into());
         tokio::time::advance(Duration::from_secs(7)).await;
-        readiness.wrote(Err("read-only".into()));
+        readiness.refused("read-only".into());
         let refusal = NotReady::Ledger {
             age: Duration::from_secs(7),
             error: "read-only".into(),
         };
         assert_eq!(readiness.reasons(), [refusal]);
-        readiness.wrote(Ok(()));
+        readiness.accepted();
         assert_eq!(readiness.reasons(), []);
     }
 }

@@ -50,7 +50,7 @@ impl Marks<'_> {
                 self.retries
                     .set(self.of, waits::from(self.now, waits::MARK_RETRY));
                 let (of, kind, name) = (self.of, K::kind(&()), object.name_any());
-                tracing::warn!(%of, %kind, %name, error = %crate::chain(&error), "not marked");
+                tracing::warn!(%of, %kind, %name, error = %crate::chain(&error), "operator action or approval not marked");
                 false
             }
         }

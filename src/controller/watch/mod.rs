@@ -154,7 +154,7 @@ where
         let replaced = self.cache.complete_list(&version);
         self.state.listed();
         if replaced.was_set_back {
-            tracing::warn!(kind = %self.kind, version, "the list is older than known objects; it replaces them");
+            tracing::warn!(kind = %self.kind, version, "the complete list is older than known objects and replaces them");
             (self.report)(WatchReport::SetBack);
         }
         if is_news {

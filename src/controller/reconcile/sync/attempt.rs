@@ -448,7 +448,7 @@ async fn load(context: SyncContext<'_>, sync: &ValidSync<'_>) -> Known {
     let (cluster_id, owner) = (&observed.cluster_id, &observed.owner);
     let loaded = context.ledger.load_records(cluster_id, owner).await;
     let recorded = loaded.unwrap_or_else(|error| {
-        tracing::error!(sync = %observed.key, error = %crate::chain(&error), "records not read");
+        tracing::error!(sync = %observed.key, error = %crate::chain(&error), "records of objects not read");
         Recorded::default()
     });
     let objects = recorded.objects.len();

@@ -299,18 +299,18 @@ fn log(sync: &ValidSync<'_>, found: &HealthCheck) {
     let (sync, cluster) = (&observed.key, observed.cluster_name());
     match found {
         HealthCheck::Verdict(HealthVerdict::Healthy) if observed.status.healthy_since.is_empty() => {
-            tracing::info!(%sync, %cluster, "healthy");
+            tracing::info!(%sync, %cluster, "objects healthy");
         }
         HealthCheck::Verdict(HealthVerdict::Waiting { until, unhealthy })
             if before != progress::PROGRESSING =>
         {
-            tracing::info!(%sync, %cluster, objects = unhealthy.len(), %until, "waiting for health");
+            tracing::info!(%sync, %cluster, objects = unhealthy.len(), %until, "waiting for objects to become healthy");
         }
         HealthCheck::Verdict(HealthVerdict::Failed { unhealthy })
             if before != progress::HEALTH_CHECK_FAILED =>
         {
             let message = starling_core::health::summary(unhealthy);
-            tracing::warn!(%sync, %cluster, objects = unhealthy.len(), %message, "not healthy");
+            tracing::warn!(%sync, %cluster, objects = unhealthy.len(), %message, "objects not healthy");
         }
         HealthCheck::Lost { message } => tracing::warn!(%sync, %cluster, %message, "health not read"),
         HealthCheck::Verdict(_) => {}

@@ -56,7 +56,7 @@ pub(super) async fn ownership(
         .other_owners(&observed.cluster_id, &observed.owner, &questions)
         .await
         .unwrap_or_else(|error| {
-            tracing::error!(sync = %observed.key, error = %crate::chain(&error), "other owners not read");
+            tracing::error!(sync = %observed.key, error = %crate::chain(&error), "owners of objects not read");
             BTreeMap::new()
         });
     let mut ownership = Ownership::default();

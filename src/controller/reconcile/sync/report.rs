@@ -187,7 +187,7 @@ fn log(observed: &SyncSnapshot, outcome: Option<&Outcome>) {
         }
         Some(Outcome::Lost { message }) => tracing::warn!(%sync, %cluster, %message, "cluster unreachable"),
         Some(Outcome::NotAllowed(Cause { reason, message, .. })) => {
-            tracing::warn!(%sync, %cluster, reason, %message, "not written");
+            tracing::warn!(%sync, %cluster, reason, %message, "objects not written");
         }
         Some(Outcome::Busy(pause)) => {
             tracing::info!(%sync, %cluster, until = %pause.until, "requests throttled by the cluster");

@@ -124,7 +124,7 @@ impl SiblingsOf<'_> {
                 Ok(objects) => keys.extend(objects),
                 Err(error) if error.is_permanent() => {
                     let (sync, error) = (&self.observed.key, crate::chain(&error));
-                    tracing::warn!(%sync, sibling = %sibling.name, %error, "cannot render a sibling");
+                    tracing::warn!(%sync, sibling = %sibling.name, %error, "cannot render another Sync of the cluster");
                 }
                 Err(source) => {
                     let sibling = sibling.name;

@@ -19,7 +19,7 @@ pub(super) async fn collect(
     named: &BTreeSet<ReleaseDigest>,
 ) {
     if let Err(error) = forget(context, group, rollout, named).await {
-        tracing::warn!(group = %group.key, error = %crate::chain(&error), "garbage not collected");
+        tracing::warn!(group = %group.key, error = %crate::chain(&error), "unneeded releases not deleted");
     }
 }
 

@@ -15,7 +15,7 @@ const REQUEST: &str = "CERTIFICATE REQUEST";
 /// Checks a request for a certificate.
 pub(super) fn check(object: &Value, causes: &mut Vec<Cause>) {
     let spec = &object["spec"];
-    if let Err(why) = request(&bytes(&spec["request"])) {
+    if let Some(why) = problem_of(&bytes(&spec["request"])) {
         let shown = match &spec["request"] {
             Value::String(text) if text.is_empty() => &Value::Null,
             value => value,
@@ -80,23 +80,25 @@ fn signer(name: &Value, causes: &mut Vec<Cause>) {
     }
 }
 
-/// Returns why a text is no request in PEM.
-fn request(pem: &[u8]) -> Result<(), &'static str> {
-    const WRONG: &str = "PEM block type must be CERTIFICATE REQUEST";
-    let text = std::str::from_utf8(pem).map_err(|_| WRONG)?;
+/// Returns why a text is no request in PEM; `None`: it is one.
+fn problem_of(pem: &[u8]) -> Option<&'static str> {
+    let Some(der) = der(pem) else {
+        return Some("PEM block type must be CERTIFICATE REQUEST");
+    };
+    (!is_sequence(&der)).then_some("asn1: syntax error: truncated tag or length")
+}
+
+/// Returns what the PEM block of a request holds.
+fn der(pem: &[u8]) -> Option<Vec<u8>> {
+    let text = std::str::from_utf8(pem).ok()?;
     let (begin, end) = (
         format!("-----BEGIN {REQUEST}-----"),
         format!("-----END {REQUEST}-----"),
     );
-    let (_, from) = text.split_once(&begin).ok_or(WRONG)?;
-    let (body, _) = from.split_once(&end).ok_or(WRONG)?;
+    let (_, from) = text.split_once(&begin)?;
+    let (body, _) = from.split_once(&end)?;
     let body: String = body.split_ascii_whitespace().collect();
-    let der = STANDARD.decode(body).map_err(|_| WRONG)?;
-    if is_sequence(&der) {
-        Ok(())
-    } else {
-        Err("asn1: syntax error: truncated tag or length")
-    }
+    STANDARD.decode(body).ok()
 }
 
 /// Returns whether bytes are one DER sequence and nothing else.
