@@ -26,9 +26,16 @@ use starling_api::{Cluster, RolloutStatus};
 macro_rules! text_id {
     ($(#[$about:meta])* $id:ident) => {
         $(#[$about])*
-        #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
         #[serde(transparent)]
         pub struct $id(String);
+
+        /// The text in quotation marks, as messages show it.
+        impl fmt::Debug for $id {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Debug::fmt(&self.0, f)
+            }
+        }
 
         impl $id {
             /// Creates the identifier from its text.
@@ -265,6 +272,12 @@ impl FromStr for RolloutNumber {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Messages quote names with `{:?}`.
+    #[test]
+    fn the_debug_form_is_that_of_the_text() {
+        assert_eq!(format!("{:?}", EntryName::new("web")), format!("{:?}", "web"));
+    }
 
     /// The journal, the ledger and status store identifiers: a type must not change what is stored.
     #[test]
