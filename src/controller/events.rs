@@ -15,6 +15,7 @@ use kube::{Api, Client, Resource};
 use serde_json::json;
 use starling_api::conditions::cut;
 use starling_core::digest::hash64;
+use starling_core::ids::Uid;
 use starling_net::clock::Clock;
 
 /// The reporting controller of each event.
@@ -36,7 +37,7 @@ pub struct Events {
 /// The identity of an event: the object and the reported text.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Report {
-    uid: String,
+    uid: Uid,
     type_: &'static str,
     reason: String,
     note: String,
@@ -79,7 +80,7 @@ impl Events {
         note: String,
     ) {
         let report = Report {
-            uid: of.meta().uid.clone().unwrap_or_default(),
+            uid: of.meta().uid.clone().unwrap_or_default().into(),
             type_,
             reason: reason.to_owned(),
             note: cut(&note, NOTE_LIMIT),

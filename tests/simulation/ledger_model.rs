@@ -168,7 +168,7 @@ impl Generator {
             resource_version: self.below(100).to_string(),
             fields_digest: self.name("f"),
             fields_time: self.name("2026-01-01T00:00:0"),
-            uid: self.name("u"),
+            uid: self.name("u").into(),
             management: ManagementState {
                 left_alone: self.below(2) == 0,
                 owner: OwnerLabel::new(self.one(&["", "o1"])),

@@ -11,6 +11,7 @@ use kube_core::ResourceExt;
 use starling_api::{APPROVE_DELETIONS, DeletionApproval, FIRST_CREATED_AT, UsedApproval};
 
 use crate::apply::ApprovedDigests;
+use crate::ids::Uid;
 use crate::rollout::operator;
 
 /// The number of approvals that a message names. The others are counted.
@@ -31,7 +32,7 @@ pub struct Approval {
     /// The name of the DeletionApproval, or of the annotation.
     pub name: String,
     /// The UID of the DeletionApproval, or of the annotated object.
-    pub uid: String,
+    pub uid: Uid,
     /// The digest.
     pub digest: String,
     /// When the DeletionApproval was first created; `None` for an annotation.
@@ -48,7 +49,7 @@ impl Approval {
     pub fn of_object(object: &DeletionApproval) -> Self {
         Self {
             name: object.name_any(),
-            uid: object.uid().unwrap_or_default(),
+            uid: object.uid().unwrap_or_default().into(),
             digest: object.spec.digest.clone(),
             created: Some(operator::at(object)),
             is_marked: object.annotations().contains_key(FIRST_CREATED_AT),
@@ -62,7 +63,7 @@ impl Approval {
     pub fn of_annotation(name: &str, value: &str, uid: &str, is_shared: bool) -> Vec<Self> {
         let of = |digest: &str| Self {
             name: name.to_owned(),
-            uid: uid.to_owned(),
+            uid: uid.into(),
             digest: digest.to_owned(),
             created: None,
             is_marked: false,
@@ -112,7 +113,7 @@ impl Approval {
         UsedApproval {
             name: self.name.clone(),
             kind: self.kind().to_owned(),
-            uid: self.uid.clone(),
+            uid: self.uid.clone().into(),
             created: self
                 .created
                 .map(|created| created.to_string())

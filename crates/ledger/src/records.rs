@@ -253,10 +253,10 @@ fn encode_records(records: &BTreeMap<ObjectId, Record>) -> Result<String, Ledger
                 digest,
                 resource_version,
                 fields_digest,
-                uid,
+                uid.as_str(),
                 fields_time,
             ];
-            Ok(texts.into_iter().cloned().chain([management]).collect())
+            Ok(texts.into_iter().map(str::to_owned).chain([management]).collect())
         })
         .collect::<Result<Vec<Vec<String>>, serde_json::Error>>()
         .map_err(encode)?;
@@ -294,7 +294,7 @@ fn read(row: &SqliteRow) -> Result<(ObjectId, Record), sqlx::Error> {
         digest: row.try_get(4)?,
         resource_version: row.try_get(5)?,
         fields_digest: row.try_get(6)?,
-        uid: row.try_get(7)?,
+        uid: row.try_get::<String, _>(7)?.into(),
         management: management(row.try_get(8)?)?,
         fields_time: row.try_get(9)?,
     };

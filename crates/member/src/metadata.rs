@@ -8,6 +8,7 @@ use sha2::{Digest, Sha256};
 use starling_api::{CONFIRM, DELETION, DISABLED, FIELD_MANAGER, OWNER_LABEL, PRUNE, RECONCILE};
 use starling_core::apply::{Live, ManagementState, Record};
 use starling_core::fields::FieldSet;
+use starling_core::ids::Uid;
 use starling_core::object::ObjectId;
 
 use super::call::Operation;
@@ -63,7 +64,7 @@ pub(super) struct Metadata<'a> {
     pub(super) name: String,
     #[serde(default)]
     pub(super) namespace: String,
-    pub(super) uid: String,
+    pub(super) uid: Uid,
     pub(super) resource_version: String,
     /// Set while the object waits for its finalizers.
     #[serde(default)]

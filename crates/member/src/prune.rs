@@ -6,7 +6,7 @@ use futures::FutureExt as _;
 use serde::Deserialize;
 use serde_json::json;
 use starling_core::apply::{PruneVerdict, prune_verdict};
-use starling_core::ids::OwnerLabel;
+use starling_core::ids::{OwnerLabel, Uid};
 use starling_core::inventory::InventoryEntry;
 use starling_core::object::ObjectId;
 
@@ -72,7 +72,7 @@ struct Answered<'a> {
 pub(super) struct DeletionTarget {
     pub(super) path: String,
     pub(super) api_version: String,
-    pub(super) uid: String,
+    pub(super) uid: Uid,
     /// Whether the object is already being deleted.
     pub(super) terminating: bool,
     /// Whether an annotation asks for an approval.

@@ -8,6 +8,7 @@ use starling_api::{CONFIRM, DELETION, FIELD_MANAGER};
 use starling_core::apply::{
     ApplyStep, Confirmation, Recreation, RecreationObstacle, may_recreate, recreation,
 };
+use starling_core::ids::Uid;
 use starling_core::object::{ObjectId, RenderedObject};
 
 use super::apply::ApplyJob;
@@ -26,7 +27,7 @@ const ALLOCATED_TO_ITSELF: &str = "already allocated";
 
 /// The identity of a live object that is to be deleted.
 struct RecreationTarget {
-    uid: String,
+    uid: Uid,
     version: String,
     /// Whether the object is already being deleted.
     terminating: bool,

@@ -1,7 +1,7 @@
 //! The inventory of one owner as it is stored on the member.
 
 use serde::Deserialize;
-use starling_core::ids::OwnerLabel;
+use starling_core::ids::{OwnerLabel, Uid};
 use starling_core::inventory::Inventory;
 use starling_core::restore::WriteNumber;
 
@@ -22,7 +22,7 @@ pub(super) struct Stored {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Version {
-    pub(super) uid: String,
+    pub(super) uid: Uid,
     pub(super) resource_version: String,
 }
 

@@ -4,6 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use starling_core::ids::Uid;
 use tokio::time::Instant;
 
 use super::versions::{VersionOrigin, is_newer, version};
@@ -26,7 +27,7 @@ pub(super) struct Deletions {
 #[derive(Debug)]
 struct Deletion {
     /// UID of the deleted object.
-    uid: Option<String>,
+    uid: Option<Uid>,
     /// Version at the deletion; `None` if a list lacked the object, or if a list came after the deletion: a server that
     /// was restored from a backup restarts its versions, and its list shows that.
     version: Option<String>,
@@ -37,7 +38,9 @@ impl Deletion {
     /// Returns whether a state is from before the deletion.
     fn covers(&self, metadata: &ObjectMeta, origin: VersionOrigin) -> bool {
         // A UID never comes back, but the watch overrules this: it delivers the state of the server.
-        let is_ghost = origin == VersionOrigin::Response && self.uid.is_some() && self.uid == metadata.uid;
+        let is_ghost = origin == VersionOrigin::Response
+            && self.uid.is_some()
+            && self.uid == metadata.uid.as_deref().map(Uid::from);
         let mut known = self.version.iter();
         is_ghost || known.any(|known| !is_newer(version(metadata), known, origin))
     }
@@ -55,7 +58,7 @@ impl Deletions {
         }
         self.by_time.push_back((now, key.clone()));
         let deletion = Deletion {
-            uid: metadata.uid.clone(),
+            uid: metadata.uid.as_deref().map(Uid::from),
             version: version.map(str::to_owned),
             at: now,
         };
@@ -70,7 +73,9 @@ impl Deletions {
 
     /// Removes the deletion of an object that exists: a management cluster that was set back has it again.
     pub(super) fn forget_existing(&mut self, key: &ObjectKey, metadata: &ObjectMeta) {
-        let is_same = |deletion: &Deletion| deletion.uid.is_some() && deletion.uid == metadata.uid;
+        let is_same = |deletion: &Deletion| {
+            deletion.uid.is_some() && deletion.uid == metadata.uid.as_deref().map(Uid::from)
+        };
         if self.by_key.get(key).is_some_and(is_same) {
             self.by_key.remove(key);
         }

@@ -14,7 +14,7 @@ use k8s_openapi::apimachinery::pkg::runtime::RawExtension;
 use kube::api::ListParams;
 use kube::{Resource, ResourceExt};
 use starling_api::{EntryRevision, GROUP_ID_LABEL, GROUP_LABEL, SyncGroup};
-use starling_core::ids::{GroupId, ReleaseDigest, RolloutNumber};
+use starling_core::ids::{GroupId, ReleaseDigest, RolloutNumber, Uid};
 use starling_core::revision::is_named;
 use starling_core::rollout::ReleaseSnapshot;
 use tokio::time::Instant;
@@ -53,7 +53,7 @@ pub struct ReleaseOwner<'a> {
 #[derive(Debug, Default)]
 struct GroupSnapshots {
     /// UID of the group: another group with the same name has none of these releases.
-    uid: String,
+    uid: Uid,
     by_digest: HashMap<ReleaseDigest, StoredSnapshot>,
 }
 
@@ -225,7 +225,7 @@ impl ReleaseSnapshots {
         let of_group = known.entry(ObjectKey::of(group)).or_default();
         if of_group.uid != uid(group) {
             *of_group = GroupSnapshots {
-                uid: uid(group),
+                uid: uid(group).into(),
                 by_digest: HashMap::new(),
             };
         }

@@ -30,7 +30,7 @@ pub use self::prune::{
 pub use self::recorded::{OwnAttempt, Recorded};
 pub use self::recreate::{Recreation, RecreationObstacle, may_recreate, recreation};
 pub use self::unconfirmed::{all_unconfirmed, unconfirmed_records};
-use crate::ids::OwnerLabel;
+use crate::ids::{OwnerLabel, Uid};
 use crate::inventory::{Inventory, InventoryEntry};
 use crate::object::{DeletionStep, ObjectId, Phase, RenderedObject, RenderedSet};
 
@@ -49,7 +49,7 @@ pub struct Record {
     /// `time` of that entry; empty if it had none.
     pub fields_time: String,
     /// `metadata.uid` of the response.
-    pub uid: String,
+    pub uid: Uid,
     /// The management state when the object was last observed.
     pub management: ManagementState,
 }
@@ -98,7 +98,7 @@ impl<'a> ApplyInput<'a> {
         let confirmed = self.inventory.uid(key).filter(|uid| !uid.is_empty());
         self.records
             .get(key)
-            .filter(|record| confirmed.is_none_or(|uid| uid == record.uid))
+            .filter(|record| confirmed.is_none_or(|uid| *uid == record.uid))
     }
 }
 
@@ -292,7 +292,7 @@ fn step<'a>(
         force: ours || options.conflicts_override,
         claim: match (record, known_uid) {
             (Some(record), _) => Claim::Confirmed(&record.uid),
-            (None, Some("")) => Claim::Unconfirmed,
+            (None, Some(uid)) if uid.is_empty() => Claim::Unconfirmed,
             (None, Some(uid)) => Claim::Confirmed(uid),
             (None, None) => Claim::New,
         },

@@ -9,7 +9,7 @@ use super::budget::Confirmation;
 use super::grace::Grace;
 use super::{Options, PruneBlocker, budget};
 use crate::deletion_budget::Earlier;
-use crate::ids::OwnerLabel;
+use crate::ids::{OwnerLabel, Uid};
 use crate::inventory::{Inventory, InventoryEntry, Origin};
 use crate::object::{DeletionStep, ObjectId, RenderedSet};
 
@@ -53,7 +53,7 @@ pub enum PruneVerdict {
     /// Delete the object, with this UID as the precondition.
     Delete {
         /// The UID of the live object.
-        uid: String,
+        uid: Uid,
     },
     /// The object does not exist: drop the entry.
     Gone,
@@ -84,9 +84,7 @@ pub fn prune_verdict(entry: &InventoryEntry, live: Option<Live<'_>>, owner: &Own
     } else if live.prune_disabled {
         PruneVerdict::Protected
     } else {
-        PruneVerdict::Delete {
-            uid: live.uid.to_owned(),
-        }
+        PruneVerdict::Delete { uid: live.uid.into() }
     }
 }
 

@@ -3,7 +3,7 @@
 use super::budget::Confirmation;
 use super::claim::Claim;
 use super::prune::Live;
-use crate::ids::OwnerLabel;
+use crate::ids::{OwnerLabel, Uid};
 use crate::object::ObjectId;
 
 /// The decision about an object with a changed immutable field.
@@ -12,7 +12,7 @@ pub enum Recreation {
     /// Delete the object, with this UID as the precondition, and create it again.
     Do {
         /// The UID of the live object.
-        uid: String,
+        uid: Uid,
     },
     /// Leave the object.
     Refuse(RecreationObstacle),
@@ -91,9 +91,7 @@ pub fn recreation(
     if live.prune_disabled {
         return Recreation::Refuse(RecreationObstacle::Protected);
     }
-    Recreation::Do {
-        uid: live.uid.to_owned(),
-    }
+    Recreation::Do { uid: live.uid.into() }
 }
 
 #[cfg(test)]

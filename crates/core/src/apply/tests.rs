@@ -129,7 +129,7 @@ impl World {
             next.inventory.insert(entry.with_origin(Origin::Created));
             let record = Record {
                 digest: step.object.digest.clone(),
-                uid,
+                uid: uid.into(),
                 ..record(0, "")
             };
             next.records.insert(step.object.key.clone(), record);
@@ -194,7 +194,7 @@ proptest! {
         let plan = world.plan();
         for entry in plan.prune.iter().flat_map(|(_, entries)| entries) {
             prop_assert!(!wanted.contains(&entry.key));
-            prop_assert_eq!(world.inventory.uid(&entry.key), Some(entry.listed.uid.as_str()));
+            prop_assert_eq!(world.inventory.uid(&entry.key), Some(&entry.listed.uid));
         }
         let handed_over: BTreeSet<_> = plan.handed_over.iter().map(|entry| &entry.key).collect();
         let is_left = |key| !wanted.contains(key) && !handed_over.contains(key);

@@ -204,9 +204,15 @@ pub fn parse_number(text: &str) -> Result<Option<WriteNumber>, FormatError> {
 
 fn encode_line(key: &ObjectId, listed: &Listed) -> String {
     let mut line = String::with_capacity(key.group.len() + key.name.len() + 96);
-    for (index, field) in [&key.group, &key.kind, &key.namespace, &key.name, &listed.uid]
-        .into_iter()
-        .enumerate()
+    for (index, field) in [
+        key.group.as_str(),
+        &key.kind,
+        &key.namespace,
+        &key.name,
+        listed.uid.as_str(),
+    ]
+    .into_iter()
+    .enumerate()
     {
         if index > 0 {
             line.push('\t');
@@ -249,7 +255,7 @@ fn parse_line(line: &str) -> Result<InventoryEntry, LineError> {
         _ => Origin::Unknown,
     };
     let listed = Listed {
-        uid,
+        uid: uid.into(),
         origin,
         held_of: more.next().and_then(|of| of.parse().ok()),
         left_at: more.next().and_then(seconds),

@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use sha2::{Digest, Sha256};
 
+use crate::ids::Uid;
 use crate::object::ObjectId;
 
 /// One object of an inventory.
@@ -27,7 +28,7 @@ pub struct InventoryEntry {
 impl InventoryEntry {
     /// Returns an entry with a UID (empty from the claim until the response) and nothing else that is known.
     #[must_use]
-    pub fn new(key: ObjectId, uid: impl Into<String>) -> Self {
+    pub fn new(key: ObjectId, uid: impl Into<Uid>) -> Self {
         let listed = Listed {
             uid: uid.into(),
             ..Listed::default()
@@ -47,7 +48,7 @@ impl InventoryEntry {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Listed {
     /// The UID of the object that was applied; empty from the claim until the response.
-    pub uid: String,
+    pub uid: Uid,
     /// The origin of the object.
     pub origin: Origin,
     /// The number of objects when the deletion of this one was first held; `None`: it is not held.
@@ -128,8 +129,8 @@ impl Inventory {
 
     /// Returns the UID of an object of this inventory; `Some("")`: claimed, not confirmed.
     #[must_use]
-    pub fn uid(&self, key: &ObjectId) -> Option<&str> {
-        self.entries.get(key).map(|listed| listed.uid.as_str())
+    pub fn uid(&self, key: &ObjectId) -> Option<&Uid> {
+        self.entries.get(key).map(|listed| &listed.uid)
     }
 
     /// Reports whether the object is listed, with or without a UID.
@@ -151,10 +152,8 @@ impl Inventory {
     }
 
     /// Iterates over IDs and UIDs in the order of IDs.
-    pub fn iter(&self) -> impl Iterator<Item = (&ObjectId, &str)> {
-        self.entries
-            .iter()
-            .map(|(key, listed)| (key, listed.uid.as_str()))
+    pub fn iter(&self) -> impl Iterator<Item = (&ObjectId, &Uid)> {
+        self.entries.iter().map(|(key, listed)| (key, &listed.uid))
     }
 
     /// Returns the entry of an object.
@@ -256,9 +255,9 @@ mod tests {
     fn a_claim_does_not_forget_a_known_uid() {
         let mut inventory = inventory(&[("a", "u1")]);
         inventory.insert(entry("a", ""));
-        assert_eq!(inventory.uid(&entry("a", "").key), Some("u1"));
+        assert_eq!(inventory.uid(&entry("a", "").key), Some(&"u1".into()));
         inventory.insert(entry("a", "u2"));
-        assert_eq!(inventory.uid(&entry("a", "").key), Some("u2"));
+        assert_eq!(inventory.uid(&entry("a", "").key), Some(&"u2".into()));
     }
 
     #[test]

@@ -131,7 +131,7 @@ pub(crate) fn mk_record(text: &str) -> Record {
         resource_version: text.into(),
         fields_digest: format!("sha256:fields-{text}"),
         fields_time: format!("time-{text}"),
-        uid: format!("uid-{text}"),
+        uid: format!("uid-{text}").into(),
         management: ManagementState {
             released: text.into(),
             ..ManagementState::default()

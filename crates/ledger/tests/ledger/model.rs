@@ -80,7 +80,7 @@ fn record() -> impl Strategy<Value = Record> {
             resource_version,
             fields_time: fields_digest.clone(),
             fields_digest,
-            uid,
+            uid: uid.into(),
             management,
         },
     )

@@ -39,7 +39,7 @@ async fn the_first_apply_creates_and_the_second_sends_no_request_for_the_object(
     );
     assert_eq!(world.value("a", "k").await.as_deref(), Some("1"));
     for (key, uid) in world.inventory().await.iter() {
-        assert_eq!(uid, world.records[key].uid, "{key}");
+        assert_eq!(*uid, world.records[key].uid, "{key}");
     }
     let before = world.member.requests();
     let outcome = world.apply(&objects).await;

@@ -128,7 +128,14 @@ async fn after_a_lost_inventory_rendered_objects_are_adopted_and_nothing_is_dele
     assert_eq!(world.version("a").await, version);
     assert_eq!(world.value("b", "k").await.as_deref(), Some("1"));
     assert_eq!(world.inventory_names().await, ["a"]);
-    assert_ne!(world.inventory().await.uid(&world.map_key("a")), Some(""));
+    assert_ne!(
+        world
+            .inventory()
+            .await
+            .uid(&world.map_key("a"))
+            .map(|uid| uid.as_str()),
+        Some("")
+    );
 }
 
 #[tokio::test]

@@ -698,7 +698,7 @@ async fn a_claim_without_uid_deletes_only_applied_objects() {
     let inventory = world.inventory().await;
     assert_eq!(
         inventory.uid(&world.map_key("a")),
-        Some(world.records[&world.map_key("a")].uid.as_str())
+        Some(&world.records[&world.map_key("a")].uid)
     );
 }
 

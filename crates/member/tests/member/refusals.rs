@@ -234,7 +234,7 @@ async fn t64_an_immutable_field_is_named_and_force_recreates_the_object_unless_i
     assert!(second[0] != first[0] && second[1] != first[1] && second[2] == first[2]);
     let inventory = world.inventory().await;
     for (key, uid) in inventory.iter().filter(|(key, _)| key.name != "pvc") {
-        assert_eq!(uid, world.records[key].uid, "{key}");
+        assert_eq!(*uid, world.records[key].uid, "{key}");
     }
     let svc: Service = Api::namespaced(world.other.clone(), &world.namespace)
         .get("svc")
