@@ -194,10 +194,10 @@ impl GateTasks {
 
     /// Aborts every task, as a crash would. The next start runs them again.
     pub fn stop(&self) {
-        for (_, gates) in self.lock().drain() {
-            for entry in gates.into_values() {
-                entry.handle.abort();
-            }
+        // In the order of names: a simulation that is repeated takes the same course.
+        let known: BTreeMap<ObjectKey, _> = self.lock().drain().collect();
+        for entry in known.into_values().flat_map(BTreeMap::into_values) {
+            entry.handle.abort();
         }
     }
 
