@@ -38,7 +38,8 @@ var bases = []base{
 	{"apps/v1", "ControllerRevision", false, `{"revision":1,"data":{"apiVersion":"v1","kind":"ConfigMap"}}`, nil},
 	{"batch/v1", "Job", false, `{"spec":{` + once + `}}`, []string{"spec.template.spec"}},
 	{"batch/v1", "CronJob", false, `{"spec":{"schedule":"0 3 * * *","jobTemplate":{"spec":{` + once + `}}}}`, []string{"spec.jobTemplate.spec"}},
-	{"autoscaling/v1", "HorizontalPodAutoscaler", false, `{"spec":{"maxReplicas":3,"scaleTargetRef":{"apiVersion":"apps/v1","kind":"Deployment","name":"d"}}}`, nil},
+	// The embedded server keeps one metric in this version.
+	{"autoscaling/v1", "HorizontalPodAutoscaler", false, `{"spec":{"maxReplicas":3,"scaleTargetRef":{"apiVersion":"apps/v1","kind":"Deployment","name":"d"}}}`, []string{"status"}},
 	{"autoscaling/v2", "HorizontalPodAutoscaler", false, `{"spec":{"maxReplicas":3,"scaleTargetRef":{"apiVersion":"apps/v1","kind":"Deployment","name":"d"}}}`, nil},
 	{"policy/v1", "PodDisruptionBudget", false, `{"spec":{` + selector + `}}`, nil},
 	{"networking.k8s.io/v1", "Ingress", false, `{"spec":{"defaultBackend":{"service":{"name":"s","port":{"number":80}}}}}`, nil},

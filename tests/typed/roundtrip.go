@@ -34,7 +34,7 @@ type RoundTrip struct {
 	// Sent is the object as Go encodes it in JSON; it was sent in protobuf.
 	Sent any `json:"sent"`
 	// JSON is the response in JSON.
-	JSON any `json:"json"`
+	JSON json.RawMessage `json:"json"`
 	// Protobuf is the response in protobuf, decoded by Go, if it was protobuf.
 	Protobuf any `json:"protobuf,omitempty"`
 }
@@ -51,10 +51,18 @@ func runRoundTrip(ctx context.Context, config *rest.Config) (any, error) {
 		return nil, err
 	}
 	w := &writer{types: types, codec: protobuf.NewSerializer(types, types), client: client, host: config.Host}
+	stored, err := w.storeAll(ctx)
+	if err != nil {
+		return nil, err
+	}
 	var all []variation
 	for _, base := range bases {
 		some, err := w.variations(base)
 		if err != nil {
+			return nil, fmt.Errorf("%s %s: %w", base.version, base.kind, err)
+		}
+		all = append(all, some...)
+		if some, err = w.fuzz(ctx, base); err != nil {
 			return nil, fmt.Errorf("%s %s: %w", base.version, base.kind, err)
 		}
 		all = append(all, some...)
@@ -80,13 +88,15 @@ func runRoundTrip(ctx context.Context, config *rest.Config) (any, error) {
 			return nil, fmt.Errorf("%s %s: %w", all[at].base.kind, all[at].field, err)
 		}
 	}
-	return results, nil
+	return append(results, stored...), nil
 }
 
 type variation struct {
 	base   base
 	field  string
 	object runtime.Object
+	// status is true if the object replaces the status of the stored one.
+	status bool
 }
 
 type writer struct {
@@ -128,7 +138,7 @@ func (w *writer) variations(base base) ([]variation, error) {
 	if err != nil {
 		return nil, err
 	}
-	all := []variation{{base, "", object}}
+	all := []variation{{base: base, object: object}}
 	var places []place
 	find(reflect.TypeOf(object).Elem(), place{}, base.leave, map[reflect.Type]int{}, &places)
 	for _, place := range places {
@@ -138,60 +148,74 @@ func (w *writer) variations(base base) ([]variation, error) {
 				return nil, err
 			}
 			place.set(reflect.ValueOf(object).Elem(), number)
-			all = append(all, variation{base, fmt.Sprintf("%s %d", place.name, number), object})
+			all = append(all, variation{base: base, field: fmt.Sprintf("%s %d", place.name, number), object: object})
 		}
 	}
 	return all, nil
 }
 
 func (w *writer) write(ctx context.Context, v variation) (RoundTrip, error) {
+	if v.status {
+		return w.send(ctx, v, http.MethodPut, "/"+storedName+"/status", "dryRun=All&")
+	}
+	return w.send(ctx, v, http.MethodPost, "", "dryRun=All&")
+}
+
+// send writes an object in protobuf twice: the first response is in JSON, the second in protobuf.
+func (w *writer) send(ctx context.Context, v variation, method, under, query string) (RoundTrip, error) {
 	var body bytes.Buffer
 	if err := w.codec.Encode(v.object, &body); err != nil {
 		return RoundTrip{}, err
 	}
 	result := RoundTrip{Kind: v.base.version + " " + v.base.kind, Field: v.field, Sent: v.object}
-	code, _, answer, err := w.post(ctx, v, body.Bytes(), "application/json")
+	url := w.url(v.base) + under + "?" + query + "fieldManager=round-trip&fieldValidation=Ignore"
+	code, _, answer, err := w.request(ctx, method, url, body.Bytes(), runtime.ContentTypeJSON)
 	if err != nil {
 		return RoundTrip{}, err
 	}
-	result.Code = code
-	if err := json.Unmarshal(answer, &result.JSON); err != nil {
-		return RoundTrip{}, fmt.Errorf("%w in %q", err, answer)
+	if !json.Valid(answer) {
+		return RoundTrip{}, fmt.Errorf("no JSON: %q", answer)
 	}
-	if code >= 300 {
+	result.Code, result.JSON = code, answer
+	if code >= 300 || query == "" {
 		return result, nil
 	}
-	_, contentType, answer, err := w.post(ctx, v, body.Bytes(), "application/vnd.kubernetes.protobuf, */*")
-	if err != nil {
-		return RoundTrip{}, err
-	}
-	if contentType == "application/vnd.kubernetes.protobuf" {
-		decoded, _, err := w.codec.Decode(answer, nil, nil)
-		if err != nil {
-			return RoundTrip{}, err
-		}
-		result.Protobuf = decoded
-	}
-	return result, nil
+	result.Protobuf, err = w.decoded(w.request(ctx, method, url, body.Bytes(), runtime.ContentTypeProtobuf))
+	return result, err
 }
 
-func (w *writer) post(ctx context.Context, v variation, body []byte, accept string) (int, string, []byte, error) {
-	version, _ := schema.ParseGroupVersion(v.base.version)
-	plural, _ := meta.UnsafeGuessKindToResource(version.WithKind(v.base.kind))
-	path := "/apis/" + v.base.version
-	if version.Group == "" {
-		path = "/api/" + v.base.version
+// decoded returns the object of a response in protobuf; nil if it is not in protobuf.
+func (w *writer) decoded(_ int, contentType string, answer []byte, err error) (any, error) {
+	if err != nil || contentType != runtime.ContentTypeProtobuf {
+		return nil, err
 	}
-	if !v.base.cluster {
+	object, _, err := w.codec.Decode(answer, nil, nil)
+	return object, err
+}
+
+// url is that of the objects of a kind.
+func (w *writer) url(base base) string {
+	version, _ := schema.ParseGroupVersion(base.version)
+	plural, _ := meta.UnsafeGuessKindToResource(version.WithKind(base.kind))
+	path := "/apis/" + base.version
+	if version.Group == "" {
+		path = "/api/" + base.version
+	}
+	if !base.cluster {
 		path += "/namespaces/default"
 	}
-	url := fmt.Sprintf("%s%s/%s?dryRun=All&fieldManager=round-trip&fieldValidation=Ignore", w.host, path, plural.Resource)
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))
+	return w.host + path + "/" + plural.Resource
+}
+
+func (w *writer) request(ctx context.Context, method, url string, body []byte, accept string) (int, string, []byte, error) {
+	request, err := http.NewRequestWithContext(ctx, method, url, bytes.NewReader(body))
 	if err != nil {
 		return 0, "", nil, err
 	}
-	request.Header.Set("Content-Type", runtime.ContentTypeProtobuf)
-	request.Header.Set("Accept", accept)
+	if body != nil {
+		request.Header.Set("Content-Type", runtime.ContentTypeProtobuf)
+	}
+	request.Header.Set("Accept", accept+", */*")
 	response, err := w.client.Do(request)
 	if err != nil {
 		return 0, "", nil, err

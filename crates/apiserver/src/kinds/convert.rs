@@ -128,6 +128,8 @@ fn autoscaler_to_v2(object: &mut Value) {
         );
     }
     if let Some(status) = object["status"].as_object_mut() {
+        // Only the first version writes a number of 0.
+        status.retain(|name, value| name != "currentReplicas" || *value != 0);
         let current = take(status, "currentCPUUtilizationPercentage").map_or(Value::Null, |current| {
             json!([{"type": "Resource", "resource": {"name": "cpu", "current": {"averageUtilization": current}}}])
         });

@@ -1,12 +1,14 @@
 //! The fields that the API server sets in objects before it stores them: those of the registry strategies
 //! (`PrepareForCreate`, `PrepareForUpdate`), and those of admission plugins.
 
+use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
 use super::defaults::{self, TEMPLATE_GENERATION};
 use super::resource::{Form, Resource, Version};
 use super::services::{self, Addresses};
 use super::withheld;
+use crate::object::times;
 use crate::schema;
 use crate::write::Write;
 
@@ -104,21 +106,35 @@ pub(crate) fn prepare_update(
     addresses: &mut Addresses,
     new: &mut Value,
     old: &Value,
+    now: Timestamp,
 ) {
     match subresource {
-        "status" => only_status(resource, new, old),
+        "status" => {
+            only_status(resource, new, old);
+            match (&*resource.group, &*resource.kind) {
+                ("", "PersistentVolume") => date_phase(new, old, now),
+                ("", "Node") => drop_node_status(new, old),
+                _ => {}
+            }
+        }
         "finalize" => copy_field(new, old, "status"),
         _ => {
-            if has_status(version) && resource.strategy.status_is_reset {
-                copy_field(new, old, "status");
-            }
             if let Form::Builtin(ty) = &version.form {
                 withheld::drop_from(*ty, &resource.kind, new);
+            }
+            if has_status(version) {
+                copy_field(new, old, "status");
+            }
+            if let Form::Builtin(_) = &version.form {
                 of_kind(resource, version, addresses, new, old);
             }
         }
     }
-    if resource.strategy.generation && subresource != "status" && spec_differs(version, new, old) {
+    let differs = || {
+        let labels = &*resource.kind == "EndpointSlice" && new["metadata"]["labels"] != old["metadata"]["labels"];
+        labels || spec_differs(version, new, old)
+    };
+    if resource.strategy.generation && subresource != "status" && differs() {
         let generation = old["metadata"]["generation"].as_i64().unwrap_or_default();
         crate::object::metadata::set(new, "generation", Some(json!(generation + 1)));
     }
@@ -149,15 +165,9 @@ fn only_status(resource: &Resource, new: &mut Value, old: &Value) {
     let metadata = new["metadata"].take();
     new.clone_from(old);
     if resource.custom.is_none() {
-        let labels = old["metadata"].get("labels").cloned();
         new["metadata"] = metadata;
-        if resource
-            .strategy
-            .status_resets
-            .iter()
-            .any(|path| path == &["metadata", "labels"])
-        {
-            crate::object::metadata::set(new, "labels", labels);
+        for field in resource.strategy.status_keeps {
+            crate::object::metadata::set(new, field, old["metadata"].get(*field).cloned());
         }
     }
     if let Some(map) = new.as_object_mut() {
@@ -165,6 +175,34 @@ fn only_status(resource: &Resource, new: &mut Value, old: &Value) {
             Some(status) => map.insert("status".to_owned(), status),
             None => map.remove("status"),
         };
+    }
+}
+
+/// Sets when the phase of a PersistentVolume changed, unless the write to its status says when.
+fn date_phase(new: &mut Value, old: &Value, now: Timestamp) {
+    const TIME: &str = "lastPhaseTransitionTime";
+    let (given, before) = (new["status"].get(TIME), old["status"].get(TIME));
+    let is_same = new["status"]["phase"] == old["status"]["phase"];
+    let is_given = given.is_some_and(|given| !given.is_null() && (is_same || Some(given) != before));
+    if is_given {
+        return;
+    }
+    let time = if is_same {
+        before.cloned()
+    } else {
+        Some(json!(times::seconds(now)))
+    };
+    if let (Some(time), Some(status)) = (time, new["status"].as_object_mut()) {
+        status.insert(TIME.to_owned(), time);
+    }
+}
+
+/// Drops what is left of the dynamic configuration of kubelets.
+fn drop_node_status(new: &mut Value, old: &Value) {
+    if old["status"].get("config").is_none()
+        && let Some(status) = new["status"].as_object_mut()
+    {
+        status.remove("config");
     }
 }
 

@@ -17,8 +17,10 @@ pub struct Strategy {
     pub unconditional_update: bool,
     /// Whether a deletion orphans dependents by default.
     pub orphans: bool,
-    /// Whether writes to the object itself leave `status` unchanged.
+    /// Whether the creation of an object ignores its `status`.
     pub status_is_reset: bool,
+    /// The metadata that writes to `status` leave unchanged.
+    pub status_keeps: &'static [&'static str],
     /// The fields that writes to `status` leave unchanged.
     pub status_resets: &'static [&'static [&'static str]],
 }
@@ -98,8 +100,18 @@ impl Strategy {
                     | "APIService"
             ),
             orphans: matches!(kind, "Job" | "ReplicationController"),
-            // A write to a Node may change its status.
+            // A kubelet registers its Node with its status.
             status_is_reset: kind != "Node",
+            status_keeps: match (group, kind) {
+                ("apps", "Deployment") => &["labels"],
+                ("", "Pod")
+                | ("storage.k8s.io", "VolumeAttachment")
+                | ("admissionregistration.k8s.io", "ValidatingAdmissionPolicy")
+                | ("flowcontrol.apiserver.k8s.io", "FlowSchema" | "PriorityLevelConfiguration") => {
+                    &["labels", "annotations", "finalizers", "ownerReferences"]
+                }
+                _ => &[],
+            },
             status_resets: match kind {
                 "Deployment" => &[&["spec"], &["metadata", "labels"]],
                 "Pod" => &[
@@ -129,6 +141,7 @@ impl Strategy {
             unconditional_update: false,
             orphans: false,
             status_is_reset: has_status,
+            status_keeps: &[],
             status_resets: SPEC,
         }
     }

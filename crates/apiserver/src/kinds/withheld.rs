@@ -6,10 +6,11 @@ use serde_json::{Map, Value, json};
 use super::codec::GoType;
 
 /// The fields by the Go type that has them.
-const FIELDS: [(&str, &[&str]); 5] = [
+const FIELDS: [(&str, &[&str]); 6] = [
     ("v1.Endpoint", &["deprecatedTopology"]),
     ("v1.LeaseSpec", &["strategy", "preferredHolder"]),
     ("v1.NodeSpec", &["configSource"]),
+    ("v1.NodeStatus", &["config", "declaredFeatures"]),
     ("v1.PodSpec", &["workloadRef"]),
     ("v1.RollingUpdateStatefulSetStrategy", &["maxUnavailable"]),
 ];

@@ -225,6 +225,7 @@ pub(super) fn finish(
         &mut state.addresses,
         &mut object,
         &existing.object,
+        write.now,
     );
     // As in Kubernetes, a cause appears once for the generic checks, once for those of the kind, and once more for
     // kinds that validate an update as a creation.

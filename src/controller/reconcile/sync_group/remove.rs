@@ -1,5 +1,5 @@
-//! The removal of a Sync. The policy for its objects is written to the Sync before the Sync is deleted, and the Sync then
-//! carries it out.
+//! The removal of a Sync. The policy for its objects is written to the Sync before the Sync is deleted, and the Sync
+//! then carries it out.
 
 use std::sync::Arc;
 
