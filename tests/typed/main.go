@@ -23,7 +23,7 @@ const limit = 4 * time.Minute
 func main() {
 	log.SetFlags(0)
 	flag.Usage = func() {
-		fmt.Fprintln(flag.CommandLine.Output(), "usage: typed controller | methods < PATHS | roundtrip")
+		fmt.Fprintln(flag.CommandLine.Output(), "usage: typed controller | accepts < PATHS | methods < PATHS | roundtrip")
 	}
 	flag.Parse()
 	config, err := clientcmd.BuildConfigFromFlags("", os.Getenv("KUBECONFIG"))
@@ -53,6 +53,12 @@ func run(ctx context.Context, command string, config *rest.Config) (any, error) 
 			return nil, err
 		}
 		return runMethods(ctx, config, string(paths))
+	case "accepts":
+		paths, err := io.ReadAll(os.Stdin)
+		if err != nil {
+			return nil, err
+		}
+		return runAccepts(ctx, config, string(paths))
 	case "roundtrip":
 		return runRoundTrip(ctx, config)
 	default:

@@ -24,6 +24,17 @@ const LIMIT: Duration = Duration::from_secs(5 * 60);
 /// The methods that every path gets.
 const PATHS: &str = include_str!("paths.txt");
 
+/// The paths that are read in every form that a client may accept.
+const READ: &str = "
+    /api/v1/namespaces/kube-system
+    /api/v1/namespaces/nothing
+    /api/v1/namespaces?
+    /api/v1/namespaces/default/configmaps?
+    /apis/apiextensions.k8s.io/v1/customresourcedefinitions/stacks.typed.dev
+    /apis/typed.dev/v1/namespaces/default/stacks?
+    /apis/typed.dev/v1/namespaces/default/stacks/nothing
+";
+
 /// The program, built once for all tests.
 static PROGRAM: LazyLock<PathBuf> = LazyLock::new(|| {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("typed/build.sh");
@@ -126,6 +137,10 @@ async fn a_controller_in_go_runs_alike_on_both_bare_servers() {
     assert!(count("steps") > 40 && count("objects") > 30);
     assert_same("the controller", &by_object(seen));
 
+    let seen = both.run("accepts", READ).await;
+    eprintln!("{} responses compared", seen.1.as_array().map_or(0, Vec::len));
+    assert_same("forms", &by_form(seen));
+
     let seen = both.run("methods", PATHS).await;
     eprintln!("{} answers compared", seen.1.as_array().map_or(0, Vec::len));
     assert_same("methods", &by_request(seen));
@@ -150,6 +165,19 @@ fn by_object(seen: (Value, Value)) -> (Value, Value) {
         world
     };
     (named(seen.0), named(seen.1))
+}
+
+/// Names each response by its path and what the client accepts.
+fn by_form(seen: (Value, Value)) -> (Value, Value) {
+    let named = |responses: Value| {
+        let responses = responses.as_array().cloned().unwrap_or_default();
+        let name = |response: &Value| format!("{} as {}", response["path"], response["accept"]);
+        responses
+            .into_iter()
+            .map(|response| (name(&response), response))
+            .collect()
+    };
+    (Value::Object(named(seen.0)), Value::Object(named(seen.1)))
 }
 
 /// Names each answer by its request, so that a difference says where it is.
