@@ -173,6 +173,15 @@ pub fn resolve_ref(
     })
 }
 
+/// The submodules of a tree. Their content is in other repositories, and is not part of the tree.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Submodules {
+    /// Their number.
+    pub count: u64,
+    /// The path of the first one.
+    pub first: String,
+}
+
 /// The stores of artifacts, one for each kind of origin.
 #[derive(Clone)]
 pub struct ArtifactStores {
@@ -191,11 +200,14 @@ impl ArtifactStores {
         artifact: &Artifact,
         to: &Path,
         ignore: Option<&str>,
-    ) -> Result<(), ArtifactError> {
-        match &artifact.origin {
+    ) -> Result<Option<Submodules>, ArtifactError> {
+        let stats = match &artifact.origin {
             Origin::Git(access) => self.git.export(access, artifact.digest(), to, ignore).await?,
         };
-        Ok(())
+        Ok((stats.submodules > 0).then_some(Submodules {
+            count: stats.submodules,
+            first: stats.first_submodule,
+        }))
     }
 }
 

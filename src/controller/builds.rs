@@ -87,15 +87,15 @@ impl Builder<'_> {
                 ..template.clone()
             };
             let unlabelled = OwnerLabel::default();
-            let manifests = self
+            let built = self
                 .with_job(at, &template, &unlabelled, keys.as_ref(), async |job| {
-                    self.renders.manifests(job).await
+                    self.renders.built(job).await
                 })
                 .await?;
             builds.insert(fingerprint::of_manifests(
-                &manifests.objects,
+                &built.manifests.objects,
                 keys.is_some(),
-                &manifests.opened,
+                &built.manifests.opened,
             ));
         }
         let commit = match keys {

@@ -10,18 +10,18 @@ use starling_core::ignore::IgnoreRules;
 use starling_core::object::RenderedSet;
 use starling_render::{Manifests, RenderError};
 
-use super::artifacts::{Artifact, ArtifactError};
+use super::artifacts::{Artifact, ArtifactError, Submodules};
 use super::decryption::Keys;
 
 /// The builder of manifests from artifacts.
 pub trait ManifestBuilder: Send + Sync {
     /// Builds the objects of a directory of an artifact, without substituted values.
-    fn build<'a>(&'a self, job: RenderJob<'a>) -> BoxFuture<'a, Result<Arc<Manifests>, RenderFailure>>;
+    fn build<'a>(&'a self, job: RenderJob<'a>) -> BoxFuture<'a, Result<Arc<Built>, RenderFailure>>;
 
     /// Returns the rendered set of a cluster with the values and the owner of `job`.
     fn finish<'a>(
         &'a self,
-        manifests: Arc<Manifests>,
+        built: Arc<Built>,
         job: RenderJob<'a>,
     ) -> BoxFuture<'a, Result<Rendered, RenderFailure>>;
 }
@@ -73,11 +73,28 @@ pub struct RenderJob<'a> {
     pub left_to_others: &'a IgnoreRules,
 }
 
-/// A rendered set, and the kind of its build.
+/// The manifests of a directory, and what its tree lacks. Manifests may have Secrets, and do not print.
+pub struct Built {
+    /// The manifests.
+    pub manifests: Manifests,
+    /// The submodules of the tree.
+    pub submodules: Option<Submodules>,
+}
+
+/// What people should know of a build that succeeded.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BuildNotes {
+    /// True if a plain directory was read without kustomize, because kustomize is not installed.
+    pub plain: bool,
+    /// The submodules of the tree.
+    pub submodules: Option<Submodules>,
+}
+
+/// A rendered set, and what people should know of its build.
 #[derive(Debug)]
 pub struct Rendered {
     /// The objects.
     pub set: RenderedSet,
-    /// True if a plain directory was read without kustomize, because kustomize is not installed.
-    pub plain: bool,
+    /// The notes.
+    pub notes: BuildNotes,
 }

@@ -4,11 +4,10 @@ use std::sync::Arc;
 
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
-use starling_render::{Manifests, Renderer, finish};
+use starling_render::{Renderer, finish};
 
 use super::artifacts::{ArtifactStores, Artifacts as _};
-use super::manifests::ManifestBuilder;
-use super::manifests::{RenderFailure, RenderJob, Rendered};
+use super::manifests::{BuildNotes, Built, ManifestBuilder, RenderFailure, RenderJob, Rendered};
 
 /// A builder that exports a tree into a private directory and renders it there.
 pub(crate) struct TreeRenderer {
@@ -22,7 +21,7 @@ impl TreeRenderer {
         Self { artifacts, renderer }
     }
 
-    async fn render(&self, job: RenderJob<'_>) -> Result<Arc<Manifests>, RenderFailure> {
+    async fn render(&self, job: RenderJob<'_>) -> Result<Arc<Built>, RenderFailure> {
         let tree_failed = |error| RenderFailure::Tree(Arc::new(error));
         self.artifacts
             .fetch(job.artifact, job.timeout)
@@ -34,7 +33,8 @@ impl TreeRenderer {
             .map_err(|error| RenderFailure::Copy(Arc::new(error)))?;
         let tree = copy.path().join("tree");
         let ignore = (!job.ignore.is_empty()).then_some(job.ignore);
-        self.artifacts
+        let submodules = self
+            .artifacts
             .export(job.artifact, &tree, ignore)
             .await
             .map_err(tree_failed)?;
@@ -44,28 +44,36 @@ impl TreeRenderer {
             .build(&tree, job.path, job.target_namespace, identities)
             .await;
         built
-            .map(Arc::new)
+            .map(|manifests| {
+                Arc::new(Built {
+                    manifests,
+                    submodules,
+                })
+            })
             .map_err(|error| RenderFailure::Render(Arc::new(error)))
     }
 }
 
 impl ManifestBuilder for TreeRenderer {
-    fn build<'a>(&'a self, job: RenderJob<'a>) -> BoxFuture<'a, Result<Arc<Manifests>, RenderFailure>> {
+    fn build<'a>(&'a self, job: RenderJob<'a>) -> BoxFuture<'a, Result<Arc<Built>, RenderFailure>> {
         self.render(job).boxed()
     }
 
     fn finish<'a>(
         &'a self,
-        manifests: Arc<Manifests>,
+        built: Arc<Built>,
         job: RenderJob<'a>,
     ) -> BoxFuture<'a, Result<Rendered, RenderFailure>> {
         let (values, owner) = (job.values.clone(), job.owner.to_owned());
         let left_to_others = job.left_to_others.clone();
         // Serialization of thousands of objects takes time and must not block the runtime.
         let finished = tokio::task::spawn_blocking(move || {
-            finish(&manifests, &values, &owner).map(|set| Rendered {
+            finish(&built.manifests, &values, &owner).map(|set| Rendered {
                 set: left_to_others.apply_to(set),
-                plain: manifests.plain,
+                notes: BuildNotes {
+                    plain: built.manifests.plain,
+                    submodules: built.submodules.clone(),
+                },
             })
         });
         async move {

@@ -2,7 +2,9 @@
 
 use anyhow::Result;
 use serde_json::json;
-use starling_api::RolloutPhase;
+use starling_api::conditions::{self, SUBMODULES_IGNORED};
+use starling_api::{RolloutPhase, SyncResource};
+use starling_testkit::Change;
 
 use crate::world::{Scene, problems, shared_scene, sync_ready};
 
@@ -77,6 +79,44 @@ fn t30_a_kustomize_that_fails_halfway_applies_and_prunes_nothing() -> Result<()>
                 );
             }
         }
+        Ok(())
+    })
+}
+
+#[test]
+fn a_submodule_is_reported_until_it_is_removed() -> Result<()> {
+    shared_scene("submodule", async |scene| {
+        let message = |sync: &SyncResource| {
+            let status = sync.status.as_ref()?;
+            Some(
+                conditions::find(&status.conditions, SUBMODULES_IGNORED)?
+                    .message
+                    .clone(),
+            )
+        };
+        scene.commit(&[("a", "one")])?;
+        let submodules = [
+            Change::Submodule("vendor/one", &"ab".repeat(20)),
+            Change::Submodule("vendor/two", &"cd".repeat(20)),
+        ];
+        let with = scene.repo.commit_to("main", &submodules, "add submodules")?;
+        scene.follow_main().await?;
+        scene.select(&MEMBERS[..1]).await?;
+        scene.group(json!({}), json!({})).await?;
+        scene.succeeded(&with).await?;
+        let sync = scene
+            .sync("m1", "reported", |sync| message(sync).is_some())
+            .await?;
+        assert_eq!(
+            message(&sync).as_deref(),
+            Some("submodule vendor/one (and 1 more): files of submodules are not read")
+        );
+
+        let without = scene.repo.remove(&["vendor"], "remove submodules")?;
+        scene.succeeded(&without).await?;
+        scene
+            .sync("m1", "no longer reported", |sync| message(sync).is_none())
+            .await?;
         Ok(())
     })
 }

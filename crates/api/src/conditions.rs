@@ -18,6 +18,8 @@ pub const IDENTITY_CONFLICT: &str = "IdentityConflict";
 pub const CREDENTIALS_EXPIRING: &str = "CredentialsExpiring";
 /// A plain directory was built without kustomize, because no kustomize is available. Present only while true.
 pub const RENDERED_PLAIN: &str = "RenderedPlain";
+/// The revision has submodules, whose files are not read. Present only while true.
+pub const SUBMODULES_IGNORED: &str = "SubmodulesIgnored";
 /// All applied objects are healthy by the rules of kstatus. Present on a Sync with `wait`.
 pub const HEALTHY: &str = "Healthy";
 /// Objects that are no longer in git are not deleted until an operator approves it. Present only while true.

@@ -43,6 +43,8 @@ pub struct ExportStats {
     pub symlinks: u64,
     /// Submodules skipped; their content is in another repository.
     pub submodules: u64,
+    /// The path of the first of them, printable; empty without one.
+    pub first_submodule: String,
     /// Entries skipped by ignore rules. An ignored directory counts once.
     pub ignored: u64,
 }
@@ -250,7 +252,12 @@ impl Export<'_> {
             Kind::Directory => return self.write_directory(parent, entry.id(), path).map(Some),
             Kind::File => self.write_file(entry, path)?,
             Kind::Link => self.note_link(entry.id(), &path)?,
-            Kind::Submodule => self.stats.submodules += 1,
+            Kind::Submodule => {
+                if self.stats.submodules == 0 {
+                    self.stats.first_submodule = printable(&path);
+                }
+                self.stats.submodules += 1;
+            }
             Kind::Unknown => {
                 return Err(self.refused(Refusal::Kind {
                     path: printable(&path),

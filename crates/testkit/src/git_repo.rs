@@ -45,6 +45,8 @@ pub enum Change<'a> {
     WriteExecutable(&'a str, &'a [u8]),
     /// A symbolic link to this target, which need not exist or stay inside the repository.
     Symlink(&'a str, &'a str),
+    /// A submodule at this commit of another repository, which need not exist.
+    Submodule(&'a str, &'a str),
     /// Removes a file, or a directory with all its files. A missing one is ignored.
     Remove(&'a str),
 }
@@ -243,6 +245,12 @@ fn apply(repository: &Repository, index: &mut Index, change: &Change<'_>) -> Res
         Change::Write(path, content) => (path, content, 0o100_644),
         Change::WriteExecutable(path, content) => (path, content, 0o100_755),
         Change::Symlink(path, target) => (path, target.as_bytes(), 0o120_000),
+        Change::Submodule(path, commit) => {
+            let id = Oid::from_str(commit).map_err(git(&format!("read commit {commit}")))?;
+            return index
+                .add(&entry(path, id, 0o160_000))
+                .map_err(git(&format!("add {path}")));
+        }
         Change::Remove(path) => {
             let removed = index.remove_dir(Path::new(path), 0);
             removed.map_err(git(&format!("remove directory {path}")))?;

@@ -5,10 +5,9 @@ use std::time::Duration;
 
 use starling_core::digest;
 use starling_core::object::RenderedObject;
-use starling_render::Manifests;
 
 use super::single_flight::{Bounds, SingleFlight};
-use crate::controller::manifests::{ManifestBuilder, RenderFailure, RenderJob, Rendered};
+use crate::controller::manifests::{Built, ManifestBuilder, RenderFailure, RenderJob, Rendered};
 
 /// Time for which the parsed documents of a build are kept after their last use. They are needed while a rollout
 /// reaches clusters with different values, and are many times the size of their text.
@@ -23,7 +22,7 @@ const BUILDS: u64 = 32;
 /// The cache of rendered sets. Equal jobs at the same time share one build.
 pub struct RenderCache {
     builder: Arc<dyn ManifestBuilder>,
-    builds: SingleFlight<Arc<Manifests>, RenderFailure>,
+    builds: SingleFlight<Arc<Built>, RenderFailure>,
     sets: SingleFlight<Arc<Rendered>, RenderFailure>,
 }
 
@@ -44,7 +43,7 @@ impl RenderCache {
         Self {
             builder,
             // An empty build is cheap, and is not believed for longer than one attempt.
-            builds: SingleFlight::new(few, |build| u64::from(!build.objects.is_empty())),
+            builds: SingleFlight::new(few, |build| u64::from(!build.manifests.objects.is_empty())),
             sets: SingleFlight::new(small, |rendered| bytes(rendered)),
         }
     }
@@ -53,7 +52,7 @@ impl RenderCache {
     ///
     /// # Errors
     /// [`RenderFailure`].
-    pub async fn manifests(&self, job: RenderJob<'_>) -> Result<Arc<Manifests>, RenderFailure> {
+    pub async fn built(&self, job: RenderJob<'_>) -> Result<Arc<Built>, RenderFailure> {
         let build = self.builder.build(job);
         self.builds.get_or_make(&build_key(&job), build).await
     }
@@ -72,11 +71,11 @@ impl RenderCache {
             job.left_to_others.digest(),
         ));
         let made = self.sets.get_or_make(&set_key, async {
-            let manifests = self
+            let built = self
                 .builds
                 .get_or_make(&build_key, self.builder.build(job))
                 .await?;
-            self.builder.finish(manifests, job).await.map(Arc::new)
+            self.builder.finish(built, job).await.map(Arc::new)
         });
         made.await
     }

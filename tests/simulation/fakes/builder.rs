@@ -6,8 +6,9 @@ use std::sync::Arc;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use starling::controller::artifacts::{Artifacts, Origin};
-use starling::controller::manifests::ManifestBuilder;
-use starling::controller::manifests::{RenderFailure, RenderJob, Rendered};
+use starling::controller::manifests::{
+    BuildNotes, Built, ManifestBuilder, RenderFailure, RenderJob, Rendered,
+};
 use starling_render::{Manifests, finish};
 
 use super::git::Mirrors;
@@ -17,7 +18,7 @@ use super::git::Mirrors;
 pub(crate) struct MemoryBuilder(pub(crate) Mirrors);
 
 impl ManifestBuilder for MemoryBuilder {
-    fn build<'a>(&'a self, job: RenderJob<'a>) -> BoxFuture<'a, Result<Arc<Manifests>, RenderFailure>> {
+    fn build<'a>(&'a self, job: RenderJob<'a>) -> BoxFuture<'a, Result<Arc<Built>, RenderFailure>> {
         let failed = |error| RenderFailure::Tree(Arc::new(error));
         async move {
             let (Origin::Git(access), commit) = (&job.artifact.origin, job.artifact.digest());
@@ -26,10 +27,13 @@ impl ManifestBuilder for MemoryBuilder {
                 .map_err(failed)?;
             let folder = self.0.folder(access, commit, job.path);
             let objects = folder.map_err(|error| failed(error.into()))?;
-            Ok(Arc::new(Manifests {
-                objects,
-                plain: false,
-                opened: Default::default(),
+            Ok(Arc::new(Built {
+                manifests: Manifests {
+                    objects,
+                    plain: false,
+                    opened: Default::default(),
+                },
+                submodules: None,
             }))
         }
         .boxed()
@@ -37,15 +41,15 @@ impl ManifestBuilder for MemoryBuilder {
 
     fn finish<'a>(
         &'a self,
-        manifests: Arc<Manifests>,
+        built: Arc<Built>,
         job: RenderJob<'a>,
     ) -> BoxFuture<'a, Result<Rendered, RenderFailure>> {
         async move {
-            let set = finish(&manifests, job.values, job.owner)
+            let set = finish(&built.manifests, job.values, job.owner)
                 .map_err(|error| RenderFailure::Render(Arc::new(error)))?;
             Ok(Rendered {
                 set: job.left_to_others.apply_to(set),
-                plain: manifests.plain,
+                notes: BuildNotes::default(),
             })
         }
         .boxed()

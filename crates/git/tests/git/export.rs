@@ -89,6 +89,7 @@ async fn a_tree_is_written_with_links_and_without_submodules() {
             directories: 2,
             symlinks: 2,
             submodules: 1,
+            first_submodule: "vendor".to_owned(),
             ignored: 0
         }
     );

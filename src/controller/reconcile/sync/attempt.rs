@@ -293,7 +293,7 @@ async fn attempt(
     report::undeleted(context, observed, &responses.undeleted).await;
     let outcome = match &responses.interrupted {
         Some(error) => interrupted(context, &member, sync, wanted, error).await,
-        None => evaluate(context, sync, wanted, &responses, rendered.plain),
+        None => evaluate(context, sync, wanted, &responses, &rendered.notes),
     };
     if matches!(outcome, Outcome::Applied(_)) {
         health::applied(context, sync, wanted, &rendered.set, &records, &responses);

@@ -17,6 +17,7 @@ use super::outcome::{Applied, Cause, Failure, Outcome};
 use super::reason::{problems, reason};
 use super::validate::{SERVICE_ACCOUNT_REQUIRED, ValidSync};
 use crate::controller::context::SyncContext;
+use crate::controller::manifests::BuildNotes;
 use crate::controller::waits;
 use starling_ledger::{AttemptEnd, AttemptOutcome, ObjectCounts};
 use starling_member::{ApplyOutcome, Change, Member, MemberError};
@@ -53,7 +54,7 @@ pub(super) fn evaluate(
     sync: &ValidSync<'_>,
     wanted: &Wanted,
     responses: &ApplyOutcome,
-    plain: bool,
+    notes: &BuildNotes,
 ) -> Outcome {
     if responses.prune_blocker == Some(PruneBlocker::EmptyRender) {
         let message = "build produced no objects; prune skipped. Set allowEmpty to prune everything";
@@ -87,7 +88,7 @@ pub(super) fn evaluate(
     Outcome::Applied(Applied {
         changes: changes(responses),
         inventory: inventory(responses),
-        plain,
+        notes: notes.clone(),
     })
 }
 

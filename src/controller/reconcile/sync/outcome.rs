@@ -4,6 +4,7 @@ use jiff::Timestamp;
 use starling_api::{Changes, DeletionHold, InventorySummary, ObjectProblem, PendingDeletions};
 
 use crate::controller::caches::availability::Pause;
+use crate::controller::manifests::BuildNotes;
 
 /// The result of an attempt or a drift check.
 #[derive(Debug)]
@@ -54,8 +55,8 @@ pub(super) enum Outcome {
 pub(super) struct Applied {
     pub(super) changes: Changes,
     pub(super) inventory: InventorySummary,
-    /// True if the set was rendered without kustomize.
-    pub(super) plain: bool,
+    /// What people should know of the build.
+    pub(super) notes: BuildNotes,
 }
 
 /// The failure of an attempt.

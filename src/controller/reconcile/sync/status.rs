@@ -1,7 +1,7 @@
 //! Computes the status of a Sync after a pass. Pure: [`super::report`] writes it.
 
 use jiff::{SignedDuration, Timestamp};
-use starling_api::conditions::{self, ConditionStatus, ConditionUpdate, RENDERED_PLAIN};
+use starling_api::conditions::{self, ConditionStatus, ConditionUpdate, RENDERED_PLAIN, SUBMODULES_IGNORED};
 use starling_api::{PendingDeletions, SyncStatus};
 use starling_core::progress;
 use starling_core::restore::RestoreFinding;
@@ -14,7 +14,9 @@ use super::observe::SyncSnapshot;
 use super::outcome::{Applied, Failure, Outcome};
 use super::validate::{SyncBlocked, ValidSync};
 use super::{access, deletion_hold, drift_status, prune_grace};
+use crate::controller::artifacts::Submodules;
 use crate::controller::caches::drift_states::DriftState;
+use crate::controller::manifests::BuildNotes;
 
 /// The results of one pass over a valid Sync.
 #[derive(Clone, Copy)]
@@ -68,6 +70,9 @@ pub(super) fn blocked(
     Draft::begin(observed, true, drift).finish(updates, subject, None, now)
 }
 
+/// The conditions for what people should know of a build.
+const NOTES: [&str; 2] = [RENDERED_PLAIN, SUBMODULES_IGNORED];
+
 /// Returns the status of a Sync while nothing is written after a restore. What was known of the objects stays.
 pub(super) fn held(observed: &SyncSnapshot, finding: &RestoreFinding, now: Timestamp) -> SyncStatus {
     let before = &observed.status;
@@ -75,6 +80,7 @@ pub(super) fn held(observed: &SyncSnapshot, finding: &RestoreFinding, now: Times
     let known = [
         conditions::HEALTHY,
         RENDERED_PLAIN,
+        SUBMODULES_IGNORED,
         conditions::CONTESTED,
         conditions::DELETION_HELD,
     ];
@@ -161,9 +167,9 @@ fn conditions_of(
             SyncStep::Apply(wanted) | SyncStep::CheckDrift(wanted) | SyncStep::CheckHealth(wanted),
             Some(outcome),
         ) => attempted(after, observed, wanted, outcome, now),
-        (SyncStep::Idle { wanted, .. }, _) => applied(after, observed, wanted, was_plain(before)),
+        (SyncStep::Idle { wanted, .. }, _) => applied(after, observed, wanted, noted(before)),
         (SyncStep::CheckHealth(wanted), None) if pass.health.is_some() => {
-            applied(after, observed, wanted, was_plain(before))
+            applied(after, observed, wanted, noted(before))
         }
         // The condition of the failed attempt still holds, also for a new generation with the same target.
         (SyncStep::Backoff { .. }, _)
@@ -218,11 +224,11 @@ fn attempted(
                 after.next_attempt_time.clear();
                 after.problems.clear();
             }
-            applied(after, observed, wanted, was_plain(&observed.status))
+            applied(after, observed, wanted, noted(&observed.status))
         }
         Outcome::Applied(done) => {
             succeed(after, observed, wanted, done, now);
-            applied(after, observed, wanted, done.plain)
+            applied(after, observed, wanted, notes(&done.notes))
         }
         Outcome::Failed(failure) => {
             begin_target(after, wanted);
@@ -277,7 +283,7 @@ fn succeed(after: &mut SyncStatus, observed: &SyncSnapshot, wanted: &Wanted, don
     let Applied {
         changes,
         inventory,
-        plain: _,
+        notes: _,
     } = done;
     after.last_attempted_revision.clone_from(&wanted.revision);
     after.last_attempted_target = String::from(&wanted.target);
@@ -301,16 +307,17 @@ fn succeed(after: &mut SyncStatus, observed: &SyncSnapshot, wanted: &Wanted, don
     after.problems.clear();
 }
 
-fn was_plain(before: &SyncStatus) -> bool {
-    conditions::find(&before.conditions, RENDERED_PLAIN).is_some()
+/// Returns the conditions of an earlier build of the same target.
+fn noted(before: &SyncStatus) -> Vec<ConditionUpdate> {
+    repeated_of(before, &NOTES).collect()
 }
 
-/// Returns the conditions of a Sync with an applied target. `plain` is true if the set was rendered without kustomize.
+/// Returns the conditions of a Sync with an applied target. `notes` are those of its build.
 fn applied(
     after: &SyncStatus,
     observed: &SyncSnapshot,
     wanted: &Wanted,
-    plain: bool,
+    notes: Vec<ConditionUpdate>,
 ) -> Vec<ConditionUpdate> {
     let mut message = format!("applied {}", wanted.revision);
     if let Some(left_alone) = &after.left_alone {
@@ -320,17 +327,31 @@ fn applied(
         message = format!("{message}; {}", prune_grace::remark(pending, observed));
     }
     let mut updates = vec![ready(ConditionStatus::True, "Succeeded", message)];
-    updates.extend(plain.then(rendered_plain));
+    updates.extend(notes);
     updates
 }
 
-fn rendered_plain() -> ConditionUpdate {
-    ConditionUpdate {
-        type_: RENDERED_PLAIN,
+/// Returns the conditions for what people should know of a build.
+fn notes(of: &BuildNotes) -> Vec<ConditionUpdate> {
+    let present = |type_, reason: &str, message: String| ConditionUpdate {
+        type_,
         status: ConditionStatus::True,
-        reason: "KustomizeMissing".into(),
-        message: "path read as plain YAML: neither kustomize nor kubectl found".into(),
-    }
+        reason: reason.into(),
+        message,
+    };
+    let plain = of.plain.then(|| {
+        let message = "path read as plain YAML: neither kustomize nor kubectl found";
+        present(RENDERED_PLAIN, "KustomizeMissing", message.into())
+    });
+    let submodules = of.submodules.as_ref().map(|Submodules { count, first }| {
+        let others = match count - 1 {
+            0 => String::new(),
+            more => format!(" (and {more} more)"),
+        };
+        let message = format!("submodule {first}{others}: files of submodules are not read");
+        present(SUBMODULES_IGNORED, "SubmodulesNotFetched", message)
+    });
+    plain.into_iter().chain(submodules).collect()
 }
 
 fn kept(before: &SyncStatus) -> Vec<ConditionUpdate> {
@@ -339,6 +360,7 @@ fn kept(before: &SyncStatus) -> Vec<ConditionUpdate> {
         conditions::RECONCILING,
         conditions::STALLED,
         RENDERED_PLAIN,
+        SUBMODULES_IGNORED,
     ];
     repeated_of(before, &types).collect()
 }
