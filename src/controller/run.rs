@@ -15,7 +15,7 @@ use starling_member::Network;
 use starling_net::clock::Clock;
 use starling_net::rules::{AddressLists, Purpose};
 use starling_net::web::Web;
-use starling_render::{BuildTool, RenderError, RenderLimits, Renderer, Sops};
+use starling_render::{BuildTool, RenderError, RenderLimits, Renderer, Sops, memory};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -225,7 +225,9 @@ async fn open(settings: &Settings) -> Result<Ports, StartError> {
     let artifacts = ArtifactStores {
         git: GitStore::new(settings.data_dir.join("git"), limits),
     };
-    let renderer = Renderer::new(tool, RenderLimits::default()).with_sops(sops);
+    let limits = RenderLimits::default().within(memory::limit());
+    tracing::info!(builds = limits.builds, bytes = limits.memory_bytes, "limits of builds");
+    let renderer = Renderer::new(tool, limits).with_sops(sops);
     Ok(Ports {
         clock: Clock::system(),
         network: Network::system().with_addresses(rules(Purpose::Members)),

@@ -39,8 +39,13 @@ impl TreeRenderer {
             .await
             .map_err(tree_failed)?;
         let identities = job.keys.map(|keys| &keys.identities);
+        // The reader is the Source, as NAMESPACE/NAME.
+        let reader = job.artifact.origin.reader();
+        let tenant = reader.split_once('/').map_or(reader, |(namespace, _)| namespace);
         let built = self
             .renderer
+            .clone()
+            .with_tenant(tenant)
             .build(&tree, job.path, job.target_namespace, identities)
             .await;
         built

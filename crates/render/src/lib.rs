@@ -12,6 +12,7 @@ mod decrypt;
 mod error;
 mod finish;
 mod manifest;
+pub mod memory;
 mod plain;
 mod process;
 mod redact;
@@ -20,6 +21,7 @@ mod secret;
 mod substitute;
 mod tool;
 mod tree;
+mod turns;
 mod workspace;
 mod yaml;
 
@@ -30,7 +32,6 @@ use std::time::Duration;
 
 use serde_json::Value;
 use starling_core::secret_values::SecretValues;
-use tokio::sync::Semaphore;
 
 pub use decrypt::{Identities, IdentityError, Sops};
 pub use error::{DecryptProblem, Refusal, RenderError};
@@ -39,6 +40,7 @@ pub use tool::BuildTool;
 pub use yaml::YamlError;
 
 use process::{Call, Finished};
+use turns::Turns;
 use workspace::{Prepared, Workspace};
 
 /// The error of a build with a comma in a kind, name or namespace: kustomize keeps previous ones in comma-separated
@@ -81,6 +83,28 @@ impl Default for RenderLimits {
     }
 }
 
+/// Memory that a build needs at least: kustomize itself, and a directory of some MiB.
+const BUILD_BYTES: u64 = 512 << 20;
+
+impl RenderLimits {
+    /// Returns the limits within the memory of the process: builds have half of it together, and the other half is the
+    /// controller's. They are fewer before one of them has little.
+    #[must_use]
+    pub fn within(self, process_bytes: Option<u64>) -> Self {
+        let Some(share) = process_bytes.map(|bytes| bytes / 2) else {
+            return self;
+        };
+        let builds = usize::try_from(share / BUILD_BYTES).unwrap_or(usize::MAX);
+        let builds = builds.clamp(1, self.builds.max(1));
+        let each = share / u64::try_from(builds).unwrap_or(u64::MAX);
+        Self {
+            memory_bytes: self.memory_bytes.min(each),
+            builds,
+            ..self
+        }
+    }
+}
+
 /// The objects of one directory of one revision, before substitution of the values of a cluster.
 ///
 /// Has no `Debug`: the objects may include Secrets.
@@ -99,19 +123,21 @@ pub struct Renderer {
     tool: BuildTool,
     sops: Sops,
     limits: RenderLimits,
-    permits: Arc<Semaphore>,
+    turns: Arc<Turns>,
+    tenant: Arc<str>,
 }
 
 impl Renderer {
     /// Creates a renderer with a build program.
     #[must_use]
     pub fn new(tool: BuildTool, limits: RenderLimits) -> Self {
-        let permits = Arc::new(Semaphore::new(limits.builds.clamp(1, Semaphore::MAX_PERMITS)));
+        let turns = Turns::new(limits.builds);
         Self {
             tool,
             sops: Sops::default(),
             limits,
-            permits,
+            turns,
+            tenant: Arc::default(),
         }
     }
 
@@ -119,6 +145,13 @@ impl Renderer {
     #[must_use]
     pub fn with_sops(mut self, sops: Sops) -> Self {
         self.sops = sops;
+        self
+    }
+
+    /// Builds for a tenant: while several tenants build, each of them leaves turns to the others.
+    #[must_use]
+    pub fn with_tenant(mut self, tenant: &str) -> Self {
+        self.tenant = tenant.into();
         self
     }
 
@@ -147,7 +180,7 @@ impl Renderer {
         target_namespace: &str,
         identities: Option<&Identities>,
     ) -> Result<Manifests, RenderError> {
-        let _permit = self.permits.acquire().await.map_err(|_| RenderError::Abandoned)?;
+        let _turn = self.turns.take(&self.tenant).await.ok_or(RenderError::Abandoned)?;
         let prepared = {
             let (tree, path) = (tree.to_owned(), path.to_owned());
             let (namespace, limits) = (target_namespace.to_owned(), self.limits.clone());
@@ -239,4 +272,28 @@ async fn blocking<T: Send + 'static>(
     tokio::task::spawn_blocking(work)
         .await
         .map_err(|_| RenderError::Abandoned)?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Guards against two builds of 1 GiB each in a container of 1 GiB.
+    #[test]
+    fn tenant_builds_together_have_half_of_the_memory_of_the_process() {
+        const MIB: u64 = 1 << 20;
+        for (process, builds, each) in [
+            (None, 2, 1024),
+            (Some(256), 1, 128),
+            (Some(1024), 1, 512),
+            (Some(2048), 2, 512),
+            (Some(3072), 2, 768),
+            (Some(1 << 20), 2, 1024),
+        ] {
+            let limits = RenderLimits::default().within(process.map(|process| process * MIB));
+            assert_eq!((limits.builds, limits.memory_bytes), (builds, each * MIB), "{process:?}");
+            let together = limits.memory_bytes * u64::try_from(limits.builds).unwrap();
+            assert!(process.is_none_or(|process| together <= process * MIB / 2));
+        }
+    }
 }
