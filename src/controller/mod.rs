@@ -18,6 +18,7 @@ pub mod gates;
 pub mod hub;
 pub mod interpreter;
 pub mod keyed;
+mod ledger_retention;
 pub mod manifests;
 pub mod object_key;
 pub mod pins;

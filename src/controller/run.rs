@@ -31,6 +31,7 @@ use super::deletion_budgets::{DeletionBudgets, DeletionSettings};
 use super::event_handlers::ChangedBy;
 use super::events::Events;
 use super::hub::{Hub, HubError};
+use super::ledger_retention;
 use super::pins;
 use super::policies::AdmissionPolicies;
 use super::ports::Ports;
@@ -226,7 +227,11 @@ async fn open(settings: &Settings) -> Result<Ports, StartError> {
         git: GitStore::new(settings.data_dir.join("git"), limits),
     };
     let limits = RenderLimits::default().within(memory::limit());
-    tracing::info!(builds = limits.builds, bytes = limits.memory_bytes, "limits of builds");
+    tracing::info!(
+        builds = limits.builds,
+        bytes = limits.memory_bytes,
+        "limits of builds"
+    );
     let renderer = Renderer::new(tool, limits).with_sops(sops);
     Ok(Ports {
         clock: Clock::system(),
@@ -426,6 +431,7 @@ async fn follow_policies(context: Arc<Context>) {
 async fn housekeep(context: Arc<Context>, schedule: Arc<Schedule>, stop: CancellationToken) {
     let mut save = tokio::time::interval(waits::SAVE_INTERVAL);
     let mut tidy = tokio::time::interval(waits::TIDY_INTERVAL);
+    let mut forget = tokio::time::interval(waits::FORGET_INTERVAL);
     loop {
         tokio::select! {
             biased;
@@ -437,6 +443,11 @@ async fn housekeep(context: Arc<Context>, schedule: Arc<Schedule>, stop: Cancell
                 if may_delete(&context) {
                     drop_unused_artifacts(&context).await;
                     pins::end_unneeded(&context).await;
+                }
+            }
+            _ = forget.tick() => {
+                if may_delete(&context) {
+                    ledger_retention::forget_deleted(&context).await;
                 }
             }
         }
