@@ -191,11 +191,11 @@ impl ArtifactStores {
         artifact: &Artifact,
         to: &Path,
         ignore: Option<&str>,
-    ) -> Result<(), ArtifactError> {
-        match &artifact.origin {
+    ) -> Result<u64, ArtifactError> {
+        let stats = match &artifact.origin {
             Origin::Git(access) => self.git.export(access, artifact.digest(), to, ignore).await?,
         };
-        Ok(())
+        Ok(stats.submodules)
     }
 }
 

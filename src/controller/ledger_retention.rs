@@ -39,7 +39,7 @@ pub(super) async fn forget_deleted(context: &Context) {
 
 /// Returns what exists; `None` if a list is not complete, or an object cannot be read, so that its identity is not
 /// known.
-fn existing(context: &Context) -> Option<Existing> {
+pub(super) fn existing(context: &Context) -> Option<Existing> {
     let (groups, syncs, clusters) = (
         &context.objects.groups,
         &context.objects.syncs,

@@ -8,6 +8,7 @@ use futures::future::BoxFuture;
 use starling_core::ids::OwnerLabel;
 use starling_core::ignore::IgnoreRules;
 use starling_core::object::RenderedSet;
+use starling_core::plural::counted;
 use starling_render::{Manifests, RenderError};
 
 use super::artifacts::{Artifact, ArtifactError};
@@ -38,6 +39,15 @@ pub enum RenderFailure {
     /// The build failed.
     #[error("build failed")]
     Render(#[source] Arc<RenderError>),
+    /// The build of a tree with submodules failed. It may need them.
+    #[error("build failed without {}, whose content is in other repositories", counted(*submodules, "submodule", "submodules"))]
+    WithoutSubmodules {
+        /// The number of submodules.
+        submodules: u64,
+        /// The error.
+        #[source]
+        error: Arc<RenderError>,
+    },
 }
 
 impl Clone for RenderFailure {
@@ -46,6 +56,10 @@ impl Clone for RenderFailure {
             Self::Tree(error) => Self::Tree(error.clone()),
             Self::Copy(error) => Self::Copy(error.clone()),
             Self::Render(error) => Self::Render(error.clone()),
+            Self::WithoutSubmodules { submodules, error } => Self::WithoutSubmodules {
+                submodules: *submodules,
+                error: error.clone(),
+            },
         }
     }
 }
@@ -80,4 +94,6 @@ pub struct Rendered {
     pub set: RenderedSet,
     /// True if a plain directory was read without kustomize, because kustomize is not installed.
     pub plain: bool,
+    /// Number of submodules of the tree, which are not read.
+    pub submodules: u64,
 }

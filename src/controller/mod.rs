@@ -37,6 +37,7 @@ pub(crate) mod tree_renderer;
 mod waits;
 mod watch;
 mod work;
+mod worker_turns;
 pub mod workqueue;
 pub mod write_counter;
 

@@ -15,7 +15,7 @@ use starling_member::Network;
 use starling_net::clock::Clock;
 use starling_net::rules::{AddressLists, Purpose};
 use starling_net::web::Web;
-use starling_render::{BuildTool, RenderError, RenderLimits, Renderer, Sops, memory};
+use starling_render::{BuildTool, Isolation, RenderError, RenderLimits, Renderer, Sops, memory};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -46,6 +46,7 @@ use super::start_rates::StartRates;
 use super::tree_renderer::TreeRenderer;
 use super::watch::{WatchReport, follow};
 use super::work::{Schedule, Workers};
+use super::worker_turns::WorkerTurns;
 use super::workqueue::{LaneRules, Workqueue};
 use super::write_counter::WriteCounter;
 use crate::controller::object_key::ObjectKey;
@@ -155,8 +156,9 @@ impl Controller {
         let schedule = Arc::new(Schedule::default());
         let mut workers = JoinSet::new();
         for of in Loop::ALL {
-            let shared = Arc::new(Workers::new(of, context.clone(), schedule.clone()));
-            for _ in 0..workers_of(of, &settings) {
+            let count = workers_of(of, &settings);
+            let shared = Arc::new(Workers::new(of, count, context.clone(), schedule.clone()));
+            for _ in 0..WorkerTurns::tasks(count) {
                 workers.spawn(shared.clone().work(stop.clone()));
             }
         }
@@ -232,12 +234,24 @@ async fn open(settings: &Settings) -> Result<Ports, StartError> {
         bytes = limits.memory_bytes,
         "limits of builds"
     );
-    let renderer = Renderer::new(tool, limits).with_sops(sops);
+    let isolation = Isolation::discover();
+    if isolation == Isolation::None {
+        tracing::warn!(
+            "builds run in the network of the controller: unshare is missing, or may create no namespaces"
+        );
+    }
+    let renderer = Renderer::new(tool, limits)
+        .with_sops(sops)
+        .with_isolation(isolation);
     Ok(Ports {
         clock: Clock::system(),
         network: Network::system().with_addresses(rules(Purpose::Members)),
         ledger: Arc::new(ledger),
-        manifest_builder: Arc::new(TreeRenderer::new(artifacts.clone(), renderer)),
+        manifest_builder: Arc::new(TreeRenderer::new(
+            artifacts.clone(),
+            renderer,
+            settings.rights.labels.clone(),
+        )),
         artifacts: Arc::new(artifacts),
         web: Arc::new(Web::with_rules(rules(Purpose::Gates))),
     })

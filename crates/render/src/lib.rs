@@ -11,6 +11,7 @@ mod check;
 mod decrypt;
 mod error;
 mod finish;
+mod isolation;
 mod manifest;
 pub mod memory;
 mod plain;
@@ -35,7 +36,8 @@ use starling_core::secret_values::SecretValues;
 
 pub use decrypt::{Identities, IdentityError, Sops};
 pub use error::{DecryptProblem, Refusal, RenderError};
-pub use finish::finish;
+pub use finish::{finish, finish_within};
+pub use isolation::Isolation;
 pub use tool::BuildTool;
 pub use yaml::YamlError;
 
@@ -115,6 +117,8 @@ pub struct Manifests {
     pub plain: bool,
     /// The values that were encrypted.
     pub opened: SecretValues,
+    /// Submodules of the tree, which are not read; set by the caller, who exports the tree.
+    pub submodules: u64,
 }
 
 /// Builds directories into manifests. Cheap to clone; clones share the limit on concurrent builds.
@@ -123,6 +127,7 @@ pub struct Renderer {
     tool: BuildTool,
     sops: Sops,
     limits: RenderLimits,
+    isolation: Isolation,
     turns: Arc<Turns>,
     tenant: Arc<str>,
 }
@@ -136,6 +141,7 @@ impl Renderer {
             tool,
             sops: Sops::default(),
             limits,
+            isolation: Isolation::None,
             turns,
             tenant: Arc::default(),
         }
@@ -145,6 +151,13 @@ impl Renderer {
     #[must_use]
     pub fn with_sops(mut self, sops: Sops) -> Self {
         self.sops = sops;
+        self
+    }
+
+    /// Keeps builds from the network.
+    #[must_use]
+    pub fn with_isolation(mut self, isolation: Isolation) -> Self {
+        self.isolation = isolation;
         self
     }
 
@@ -180,7 +193,11 @@ impl Renderer {
         target_namespace: &str,
         identities: Option<&Identities>,
     ) -> Result<Manifests, RenderError> {
-        let _turn = self.turns.take(&self.tenant).await.ok_or(RenderError::Abandoned)?;
+        let _turn = self
+            .turns
+            .take(&self.tenant)
+            .await
+            .ok_or(RenderError::Abandoned)?;
         let prepared = {
             let (tree, path) = (tree.to_owned(), path.to_owned());
             let (namespace, limits) = (target_namespace.to_owned(), self.limits.clone());
@@ -196,6 +213,7 @@ impl Renderer {
             objects,
             plain,
             opened,
+            submodules: 0,
         })
     }
 
@@ -206,6 +224,7 @@ impl Renderer {
             });
         };
         let arguments: Vec<&str> = arguments.iter().copied().chain([workspace.target()]).collect();
+        let (program, arguments) = self.isolation.wrap(program, arguments);
         let call = Call {
             name: "kustomize",
             program,
@@ -239,6 +258,13 @@ impl Renderer {
         } = finished;
         if status.success() {
             return Ok(stdout);
+        }
+        // Not of the commit: the next build may get its namespaces.
+        if self.isolation != Isolation::None && stderr.starts_with(isolation::ERROR) {
+            return Err(RenderError::Process {
+                program: "unshare",
+                source: std::io::Error::other(stderr),
+            });
         }
         if MEMORY_ERRORS.iter().any(|text| stderr.contains(text)) {
             return Err(RenderError::OutOfMemory {
@@ -291,7 +317,11 @@ mod tests {
             (Some(1 << 20), 2, 1024),
         ] {
             let limits = RenderLimits::default().within(process.map(|process| process * MIB));
-            assert_eq!((limits.builds, limits.memory_bytes), (builds, each * MIB), "{process:?}");
+            assert_eq!(
+                (limits.builds, limits.memory_bytes),
+                (builds, each * MIB),
+                "{process:?}"
+            );
             let together = limits.memory_bytes * u64::try_from(limits.builds).unwrap();
             assert!(process.is_none_or(|process| together <= process * MIB / 2));
         }

@@ -5,13 +5,18 @@ use std::path::{Path, PathBuf};
 /// Returns the memory limit of the control group of this process, in bytes; `None`: there is none, or none can be read.
 #[must_use]
 pub fn limit() -> Option<u64> {
-    limit_below(Path::new("/sys/fs/cgroup"), &std::fs::read_to_string("/proc/self/cgroup").ok()?)
+    limit_below(
+        Path::new("/sys/fs/cgroup"),
+        &std::fs::read_to_string("/proc/self/cgroup").ok()?,
+    )
 }
 
 /// Returns the smallest limit from the group of the process up to `root`. In a container, the group is often `root`.
 fn limit_below(root: &Path, groups: &str) -> Option<u64> {
     let files = groups.lines().filter_map(|line| limit_file(root, line));
-    files.filter_map(|(directory, file)| least_up_to(root, &directory, file)).min()
+    files
+        .filter_map(|(directory, file)| least_up_to(root, &directory, file))
+        .min()
 }
 
 /// Returns the directory of a line of `/proc/self/cgroup`, and the file with its limit; `None`: another controller.
@@ -26,7 +31,9 @@ fn limit_file(root: &Path, line: &str) -> Option<(PathBuf, &'static str)> {
 }
 
 fn least_up_to(root: &Path, directory: &Path, file: &str) -> Option<u64> {
-    let inside = directory.ancestors().take_while(|directory| directory.starts_with(root));
+    let inside = directory
+        .ancestors()
+        .take_while(|directory| directory.starts_with(root));
     // Without a limit, version 2 says `max`, and version 1 says almost the largest number.
     inside
         .filter_map(|directory| std::fs::read_to_string(directory.join(file)).ok())

@@ -183,7 +183,10 @@ mod tests {
             build(&turns, "team-b").await
         };
         let (_, waited) = tokio::join!(many(), other);
-        assert!(waited < BUILD, "the next turn is for the other tenant: {waited:?}");
+        assert!(
+            waited < BUILD,
+            "the next turn is for the other tenant: {waited:?}"
+        );
         // From now on, it does not even wait for one build to end.
         let (_, waited) = tokio::join!(many(), async {
             tokio::time::sleep(Duration::from_secs(1)).await;
@@ -206,7 +209,10 @@ mod tests {
         let one = Turns::new(1);
         let order = ["a", "a", "a", "b", "b"];
         let waits = futures::future::join_all(order.map(|tenant| build(&one, tenant))).await;
-        let turns: Vec<u64> = waits.iter().map(|wait| wait.as_secs() / BUILD.as_secs()).collect();
+        let turns: Vec<u64> = waits
+            .iter()
+            .map(|wait| wait.as_secs() / BUILD.as_secs())
+            .collect();
         assert_eq!(turns, [0, 2, 4, 1, 3]);
     }
 

@@ -30,6 +30,7 @@ impl ManifestBuilder for MemoryBuilder {
                 objects,
                 plain: false,
                 opened: Default::default(),
+                submodules: 0,
             }))
         }
         .boxed()
@@ -46,6 +47,7 @@ impl ManifestBuilder for MemoryBuilder {
             Ok(Rendered {
                 set: job.left_to_others.apply_to(set),
                 plain: manifests.plain,
+                submodules: manifests.submodules,
             })
         }
         .boxed()

@@ -7,7 +7,7 @@ use starling_core::progress;
 use starling_core::restore::RestoreFinding;
 use starling_core::step::{self, SyncStep, Wanted};
 
-use super::super::{held_after_restore, ready, repeated, retrying, stalled};
+use super::super::{held_after_restore, ledger_unavailable, ready, repeated, retrying, stalled};
 use super::health::HealthCheck;
 use super::health_status::{self, HealthSubject};
 use super::observe::SyncSnapshot;
@@ -72,6 +72,22 @@ pub(super) fn blocked(
 pub(super) fn held(observed: &SyncSnapshot, finding: &RestoreFinding, now: Timestamp) -> SyncStatus {
     let before = &observed.status;
     let mut updates = held_after_restore(finding);
+    let known = [
+        conditions::HEALTHY,
+        RENDERED_PLAIN,
+        conditions::CONTESTED,
+        conditions::DELETION_HELD,
+    ];
+    updates.extend(repeated_of(before, &known));
+    SyncStatus {
+        conditions: conditions::merge(&before.conditions, updates, before.observed_generation, now),
+        ..before.clone()
+    }
+}
+
+/// Returns the status of a Sync whose intent the ledger does not accept. What was known of the objects stays.
+pub(super) fn not_recorded(before: &SyncStatus, message: &str, now: Timestamp) -> SyncStatus {
+    let mut updates = ledger_unavailable(message);
     let known = [
         conditions::HEALTHY,
         RENDERED_PLAIN,
