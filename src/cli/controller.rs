@@ -54,8 +54,7 @@ pub(super) struct WorkArguments {
     /// Allow Sources with http:// and file:// URLs
     #[arg(long)]
     allow_insecure_sources: bool,
-    /// Maximum number of Syncs that are reconciled concurrently. One that takes longer than 10s, and waits for something,
-    /// no longer counts
+    /// Maximum number of Syncs that are reconciled concurrently. One that takes longer than 10s no longer counts
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..))]
     concurrency: u16,
     /// Path of kustomize. Default: kustomize on PATH, then `kubectl kustomize`

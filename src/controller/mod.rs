@@ -31,6 +31,7 @@ mod restart;
 mod restore_hold;
 pub mod rights;
 mod run;
+mod scratch;
 pub mod shares;
 pub mod start_rates;
 pub(crate) mod tree_renderer;

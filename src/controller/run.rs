@@ -1,5 +1,6 @@
 //! Wiring: opens the adapters, starts the loops, and stops them in order.
 
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -41,6 +42,7 @@ use super::reconcile::cluster::is_reachable;
 use super::restart;
 use super::restore_hold;
 use super::rights::Rights;
+use super::scratch;
 use super::shares::{self, Limits};
 use super::start_rates::StartRates;
 use super::tree_renderer::TreeRenderer;
@@ -92,6 +94,9 @@ pub enum StartError {
     /// The ledger cannot be opened or written.
     #[error("cannot open or write the ledger in the data directory")]
     Ledger(#[from] LedgerError),
+    /// The directory of builds cannot be prepared.
+    #[error("cannot prepare the directory of builds in the temporary directory")]
+    Scratch(#[source] io::Error),
     /// `--kustomize` does not name a kustomize.
     #[error("--kustomize")]
     Kustomize(#[source] RenderError),
@@ -228,7 +233,11 @@ async fn open(settings: &Settings) -> Result<Ports, StartError> {
     let artifacts = ArtifactStores {
         git: GitStore::new(settings.data_dir.join("git"), limits),
     };
-    let limits = RenderLimits::default().within(memory::limit());
+    let limits = RenderLimits {
+        directory: scratch::prepare(&std::env::temp_dir(), &settings.data_dir)
+            .map_err(StartError::Scratch)?,
+        ..RenderLimits::default().within(memory::limit())
+    };
     tracing::info!(
         builds = limits.builds,
         bytes = limits.memory_bytes,

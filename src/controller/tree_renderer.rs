@@ -36,7 +36,7 @@ impl TreeRenderer {
             .map_err(tree_failed)?;
         let copy = tempfile::Builder::new()
             .prefix("starling-tree-")
-            .tempdir()
+            .tempdir_in(&self.renderer.limits().directory)
             .map_err(|error| RenderFailure::Copy(Arc::new(error)))?;
         let tree = copy.path().join("tree");
         let ignore = (!job.ignore.is_empty()).then_some(job.ignore);

@@ -1,7 +1,7 @@
 //! The turns of the workers of a loop: who waits for long gives its turn back.
 //!
-//! A reconcile may wait for minutes for something that it cannot hasten: a definition that is not established, an object
-//! that hangs on its finalizer, a git server that drips. The lanes of the work queue bound how many keys of one cluster
+//! A reconcile may wait for minutes for something that it cannot hasten: a definition that is not established, an
+//! object that hangs on its finalizer, a git server that drips. The lanes of the work queue bound how many keys of one cluster
 //! do so. Twenty clusters with a Sync each would still hold all workers.
 
 use std::time::Duration;
@@ -14,8 +14,8 @@ use super::workqueue::Workqueue;
 /// The time after which a reconcile gives its turn back. Most attempts take less than a second; those that take longer
 /// wait, since the limits of a member let no attempt compute for long.
 const GIVEN_BACK_AFTER: Duration = Duration::from_secs(10);
-/// How many reconciles may go on without a turn, for each worker. Beyond that, they keep their turns, and the lanes keep
-/// their limits: the number of attempts at a time, and the memory that they need, stays bounded.
+/// How many reconciles may go on without a turn, for each worker. Beyond that, they keep their turns, and the lanes
+/// keep their limits: the number of attempts at a time, and the memory that they need, stays bounded.
 const WITHOUT_TURN: usize = 4;
 
 /// The turns of a loop.

@@ -36,8 +36,8 @@ const SERVER_FIELDS: [&str; 6] = [
 ///
 /// # Errors
 /// An object without a name after substitution, an object that Starling itself keeps on a cluster, two objects with the
-/// same identity, a label that `labels` refuses, `metadata` or labels that are not a mapping, or a text that becomes too
-/// large.
+/// same identity, a label that `labels` refuses, `metadata` or labels that are not a mapping, or a text that becomes
+/// too large.
 pub fn finish_within(
     labels: &LabelRules,
     manifests: &Manifests,

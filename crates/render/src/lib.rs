@@ -26,7 +26,7 @@ mod turns;
 mod workspace;
 mod yaml;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
@@ -71,6 +71,8 @@ pub struct RenderLimits {
     pub objects: usize,
     /// Concurrent builds; at least one.
     pub builds: usize,
+    /// The directory in which each build gets a private one, which is deleted after it.
+    pub directory: PathBuf,
 }
 
 impl Default for RenderLimits {
@@ -81,6 +83,7 @@ impl Default for RenderLimits {
             memory_bytes: 1 << 30,
             objects: 20_000,
             builds: 2,
+            directory: std::env::temp_dir(),
         }
     }
 }
@@ -166,6 +169,12 @@ impl Renderer {
     pub fn with_tenant(mut self, tenant: &str) -> Self {
         self.tenant = tenant.into();
         self
+    }
+
+    /// Returns the limits of a build.
+    #[must_use]
+    pub fn limits(&self) -> &RenderLimits {
+        &self.limits
     }
 
     /// Returns the build program, for the condition that names it.

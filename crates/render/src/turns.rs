@@ -35,7 +35,7 @@ struct Tenant {
     /// The number of its last turn.
     last: u64,
     /// When it last asked for a turn, or ended one.
-    seen: Instant,
+    active_at: Instant,
     waiting: VecDeque<oneshot::Sender<Turn>>,
 }
 
@@ -71,10 +71,10 @@ impl Turns {
             let waits = state.tenants.entry(tenant.into()).or_insert_with(|| Tenant {
                 held: 0,
                 last: 0,
-                seen: now,
+                active_at: now,
                 waiting: VecDeque::new(),
             });
-            waits.seen = now;
+            waits.active_at = now;
             waits.waiting.push_back(sender);
         }
         self.give();
@@ -136,7 +136,7 @@ impl State {
     /// Forgets the tenants that have built nothing for long.
     fn forget(&mut self, now: Instant) {
         self.tenants.retain(|_, tenant| {
-            tenant.held > 0 || !tenant.waiting.is_empty() || now.duration_since(tenant.seen) < RECENT
+            tenant.held > 0 || !tenant.waiting.is_empty() || now.duration_since(tenant.active_at) < RECENT
         });
     }
 }
@@ -148,7 +148,7 @@ impl Drop for Turn {
             state.free += 1;
             if let Some(tenant) = state.tenants.get_mut(&self.tenant) {
                 tenant.held = tenant.held.saturating_sub(1);
-                tenant.seen = Instant::now();
+                tenant.active_at = Instant::now();
             }
         }
         self.turns.give();

@@ -96,8 +96,8 @@ impl Cluster {
         self.closed.subscribe()
     }
 
-    /// Ends the watches of the cluster and removes it from the disk; `removals` is the number of removed clusters of its
-    /// name.
+    /// Ends the watches of the cluster and removes it from the disk; `removals` is the number of removed clusters of
+    /// its name.
     pub(super) fn close(&self, removals: u64) {
         self.closed.send_replace(true);
         if let Some(outbox) = self.state().outbox.take() {

@@ -367,8 +367,8 @@ impl Server {
         Ok(self.handle(cluster))
     }
 
-    /// Removes a cluster with all its objects; its watches end, and its tokens are void, also for a later cluster of its
-    /// name. Returns whether it existed.
+    /// Removes a cluster with all its objects; its watches end, and its tokens are void, also for a later cluster of
+    /// its name. Returns whether it existed.
     pub fn remove_cluster(&self, name: &str) -> bool {
         let mut clusters = self
             .shared
