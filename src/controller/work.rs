@@ -111,7 +111,9 @@ impl Workers {
             let Some((turn, key)) = next else {
                 return;
             };
-            let next = self.turns.run(turn, queue, &key, self.reconcile(&key)).await;
+            // In a box: most tasks are idle, and the future of a reconcile is large.
+            let work = Box::pin(self.reconcile(&key));
+            let next = self.turns.run(turn, queue, &key, work).await;
             let wait = self.wait(&key, next);
             let due = wait.map(|wait| {
                 self.context

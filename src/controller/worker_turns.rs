@@ -1,8 +1,8 @@
 //! The turns of the workers of a loop: who waits for long gives its turn back.
 //!
 //! A reconcile may wait for minutes for something that it cannot hasten: a definition that is not established, an
-//! object that hangs on its finalizer, a git server that drips. The lanes of the work queue bound how many keys of one cluster
-//! do so. Twenty clusters with a Sync each would still hold all workers.
+//! object that hangs on its finalizer, a git server that drips. The lanes of the work queue bound how many keys of one
+//! cluster do so. Twenty clusters with a Sync each would still hold all workers.
 
 use std::time::Duration;
 

@@ -1,8 +1,8 @@
 //! Starts builds without a network, where the system allows it.
 //!
 //! Remote entries are refused before a build. This is the second protection: whatever makes kustomize open a
-//! connection, there is no interface to open it on. A process without privileges gets an empty network by `unshare` and a user
-//! namespace, which many container runtimes forbid.
+//! connection, there is no interface to open it on. A process without privileges gets an empty network by `unshare` and
+//! a user namespace, which many container runtimes forbid.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

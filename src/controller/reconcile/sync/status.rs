@@ -408,6 +408,37 @@ mod tests {
         }
     }
 
+    /// Guards against a Sync that says that all is well while the disk is full.
+    #[test]
+    fn tenant_a_ledger_that_accepts_nothing_is_reported_and_the_health_stays() {
+        let known = [
+            ready(ConditionStatus::True, "Succeeded", "applied"),
+            ConditionUpdate {
+                type_: conditions::HEALTHY,
+                status: ConditionStatus::True,
+                reason: "Healthy".into(),
+                message: "all objects are healthy".into(),
+            },
+        ];
+        let now = Timestamp::UNIX_EPOCH;
+        let before = SyncStatus {
+            last_applied_target: "t".into(),
+            conditions: conditions::merge(&[], known.into(), Some(3), now),
+            observed_generation: Some(3),
+            ..SyncStatus::default()
+        };
+        let after = not_recorded(&before, "the disk is full", now);
+        let reason = |type_| conditions::find(&after.conditions, type_).map(|found| found.reason.as_str());
+        assert_eq!(reason(conditions::READY), Some("LedgerUnavailable"));
+        assert_eq!(reason(conditions::HEALTHY), Some("Healthy"));
+        assert_eq!(after.last_applied_target, "t");
+        assert_eq!(
+            not_recorded(&after, "the disk is full", now),
+            after,
+            "written once"
+        );
+    }
+
     /// Guards against the loss of a request that came while the process had just started and was not connected yet.
     #[test]
     fn a_requested_reconcile_stays_open_while_the_cluster_cannot_be_asked() {
