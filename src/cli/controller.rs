@@ -10,6 +10,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use starling_core::account::AccountRules;
 use starling_core::apply::budget::read_kind;
+use starling_core::controlled_label::{ControlledLabel, LabelRules};
 use starling_core::deletion_budget::BudgetLimits;
 use starling_core::gate::job::JobAccounts;
 use starling_core::object::GroupKind;
@@ -53,7 +54,7 @@ pub(super) struct WorkArguments {
     /// Allow Sources with http:// and file:// URLs
     #[arg(long)]
     allow_insecure_sources: bool,
-    /// Maximum number of Syncs that are reconciled concurrently
+    /// Maximum number of Syncs that are reconciled concurrently. One that takes longer than 10s no longer counts
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..))]
     concurrency: u16,
     /// Path of kustomize. Default: kustomize on PATH, then `kubectl kustomize`
@@ -87,6 +88,11 @@ pub(super) struct WorkArguments {
     /// user of the kubeconfig
     #[arg(long, value_name = "NAME", value_parser = dns_name)]
     default_service_account: Option<String>,
+    /// Label that manifests may carry although it grants rights on the cluster, such as
+    /// pod-security.kubernetes.io/enforce; repeatable. Default: this label with a value other than `restricted`, and
+    /// rbac.authorization.k8s.io/aggregate-to-… of ClusterRoles, are refused
+    #[arg(long, value_name = "LABEL")]
+    allow_controlled_label: Vec<ControlledLabel>,
     /// Refuse Syncs without a serviceAccountName, unless --default-service-account is set
     #[arg(long)]
     require_service_account: bool,
@@ -115,6 +121,7 @@ impl WorkArguments {
                     default: self.default_service_account.unwrap_or_default(),
                     required: self.require_service_account,
                 },
+                labels: LabelRules::Allowed(self.allow_controlled_label.into_iter().collect()),
                 // The embedded management cluster has no policies.
                 check_policies: false,
             },
@@ -196,6 +203,10 @@ mod tests {
             ("--denied-addresses=10.0.0.0/40", "10.0.0.0/8"),
             ("--job-gate-service-account=a:b", "deployer"),
             ("--default-service-account=", "deployer"),
+            (
+                "--allow-controlled-label=app",
+                "pod-security.kubernetes.io/enforce",
+            ),
         ] {
             let error = parse(&[argument]).unwrap_err().to_string();
             assert!(error.contains(example), "{error}");

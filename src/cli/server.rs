@@ -27,6 +27,10 @@ pub(super) struct ServerArguments {
     /// Address of the API server. Default: the previous address; on the first start, any port of 127.0.0.1
     #[arg(long, value_name = "ADDR")]
     listen: Option<SocketAddr>,
+    /// Allow addresses other than those of this machine's loopback interface. The embedded API server does not enforce
+    /// RBAC: every valid token of a cluster may do everything there
+    #[arg(long)]
+    allow_public: bool,
     /// Virtual cluster to create besides `management`; repeatable. Existing clusters are kept
     #[arg(long, value_name = "NAME")]
     cluster: Vec<String>,
@@ -49,12 +53,23 @@ pub(super) async fn run(arguments: ServerArguments) -> anyhow::Result<()> {
             !address.ip().is_unspecified(),
             "--listen {address}: clients connect to this address by their kubeconfigs; give an address that is not unspecified"
         );
+        check_public(address, arguments.allow_public, "--listen")?;
     }
     let server = open(&arguments).await?;
     let result = serve(&server, arguments, &mut stop).await;
     // After every writer.
     server.close().await;
     result
+}
+
+/// Refuses an address that other machines reach, unless that is intended.
+fn check_public(address: SocketAddr, allowed: bool, origin: &str) -> anyhow::Result<()> {
+    ensure!(
+        allowed || address.ip().to_canonical().is_loopback(),
+        "{origin} {address}: other machines reach this address, and the embedded API server does not enforce RBAC: every \
+         valid token of a cluster may do everything there; allow it with --allow-public"
+    );
+    Ok(())
 }
 
 /// Opens or creates the data directory.
@@ -72,6 +87,9 @@ async fn open(arguments: &ServerArguments) -> anyhow::Result<Server> {
 
 async fn serve(server: &Server, arguments: ServerArguments, stop: &mut StopSignals) -> anyhow::Result<()> {
     let before = server.kept_address();
+    if let (None, Some(address)) = (arguments.listen, before) {
+        check_public(address, arguments.allow_public, "the previous address")?;
+    }
     let listening = listen(server, arguments.listen, before).await?;
     let management = cluster(server, MANAGEMENT)?;
     for name in &arguments.cluster {

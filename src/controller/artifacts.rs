@@ -5,6 +5,7 @@
 //! A second kind of Source needs a variant and a store, and no change elsewhere.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::io;
 use std::path::Path;
 use std::time::Duration;
@@ -180,6 +181,15 @@ pub struct Submodules {
     pub count: u64,
     /// The path of the first one.
     pub first: String,
+}
+
+impl fmt::Display for Submodules {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.count {
+            0 | 1 => write!(f, "submodule {}", self.first),
+            count => write!(f, "submodule {} (and {} more)", self.first, count - 1),
+        }
+    }
 }
 
 /// The stores of artifacts, one for each kind of origin.

@@ -38,6 +38,15 @@ pub enum RenderFailure {
     /// The build failed.
     #[error("build failed")]
     Render(#[source] Arc<RenderError>),
+    /// The build of a tree with submodules failed. It may need them.
+    #[error("build failed without {submodules}, whose files are not read")]
+    WithoutSubmodules {
+        /// The submodules.
+        submodules: Submodules,
+        /// The error.
+        #[source]
+        error: Arc<RenderError>,
+    },
 }
 
 impl Clone for RenderFailure {
@@ -46,6 +55,10 @@ impl Clone for RenderFailure {
             Self::Tree(error) => Self::Tree(error.clone()),
             Self::Copy(error) => Self::Copy(error.clone()),
             Self::Render(error) => Self::Render(error.clone()),
+            Self::WithoutSubmodules { submodules, error } => Self::WithoutSubmodules {
+                submodules: submodules.clone(),
+                error: error.clone(),
+            },
         }
     }
 }

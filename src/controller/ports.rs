@@ -15,7 +15,8 @@ use starling_core::journal::JournalEntry;
 use starling_core::object::ObjectId;
 use starling_ledger::{
     Admission, AdmissionKey, AdmissionOutcome, Attempt, AttemptEnd, AttemptId, AttemptRecord, Due,
-    EntryOnCluster, LedgerError, NewEntry, QueueKey, Rollout, RolloutOutcome, RolloutRecord,
+    EntryOnCluster, Existing, Forgotten, LedgerError, NewEntry, QueueKey, Rollout, RolloutOutcome,
+    RolloutRecord,
 };
 use starling_member::Network;
 use starling_net::clock::Clock;
@@ -154,6 +155,8 @@ port! {
         fn remove_due(keys: &'a [QueueKey]) -> ();
         /// Returns the times at which keys are due.
         fn load_queue() -> Vec<Due>;
+        /// Deletes what belongs to objects that do not exist.
+        fn forget_deleted(existing: &'a Existing, ended_before: Timestamp) -> Forgotten;
         /// Commits a small write, which shows whether the ledger accepts writes.
         fn check_writable() -> ();
     }

@@ -1,5 +1,6 @@
 //! Wiring: opens the adapters, starts the loops, and stops them in order.
 
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,7 +16,7 @@ use starling_member::Network;
 use starling_net::clock::Clock;
 use starling_net::rules::{AddressLists, Purpose};
 use starling_net::web::Web;
-use starling_render::{BuildTool, RenderError, RenderLimits, Renderer, Sops};
+use starling_render::{BuildTool, Isolation, RenderError, RenderLimits, Renderer, Sops, memory};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -31,6 +32,7 @@ use super::deletion_budgets::{DeletionBudgets, DeletionSettings};
 use super::event_handlers::ChangedBy;
 use super::events::Events;
 use super::hub::{Hub, HubError};
+use super::ledger_retention;
 use super::pins;
 use super::policies::AdmissionPolicies;
 use super::ports::Ports;
@@ -40,11 +42,13 @@ use super::reconcile::cluster::is_reachable;
 use super::restart;
 use super::restore_hold;
 use super::rights::Rights;
+use super::scratch;
 use super::shares::{self, Limits};
 use super::start_rates::StartRates;
 use super::tree_renderer::TreeRenderer;
 use super::watch::{WatchReport, follow};
 use super::work::{Schedule, Workers};
+use super::worker_turns::WorkerTurns;
 use super::workqueue::{LaneRules, Workqueue};
 use super::write_counter::WriteCounter;
 use crate::controller::object_key::ObjectKey;
@@ -90,6 +94,9 @@ pub enum StartError {
     /// The ledger cannot be opened or written.
     #[error("cannot open or write the ledger in the data directory")]
     Ledger(#[from] LedgerError),
+    /// The directory of builds cannot be prepared.
+    #[error("cannot prepare the directory of builds in the temporary directory")]
+    Scratch(#[source] io::Error),
     /// `--kustomize` does not name a kustomize.
     #[error("--kustomize")]
     Kustomize(#[source] RenderError),
@@ -154,8 +161,9 @@ impl Controller {
         let schedule = Arc::new(Schedule::default());
         let mut workers = JoinSet::new();
         for of in Loop::ALL {
-            let shared = Arc::new(Workers::new(of, context.clone(), schedule.clone()));
-            for _ in 0..workers_of(of, &settings) {
+            let count = workers_of(of, &settings);
+            let shared = Arc::new(Workers::new(of, count, context.clone(), schedule.clone()));
+            for _ in 0..WorkerTurns::tasks(count) {
                 workers.spawn(shared.clone().work(stop.clone()));
             }
         }
@@ -225,12 +233,34 @@ async fn open(settings: &Settings) -> Result<Ports, StartError> {
     let artifacts = ArtifactStores {
         git: GitStore::new(settings.data_dir.join("git"), limits),
     };
-    let renderer = Renderer::new(tool, RenderLimits::default()).with_sops(sops);
+    let limits = RenderLimits {
+        directory: scratch::prepare(&std::env::temp_dir(), &settings.data_dir)
+            .map_err(StartError::Scratch)?,
+        ..RenderLimits::default().within(memory::limit())
+    };
+    tracing::info!(
+        builds = limits.builds,
+        bytes = limits.memory_bytes,
+        "limits of builds"
+    );
+    let isolation = Isolation::discover();
+    if isolation == Isolation::None {
+        tracing::warn!(
+            "builds run in the network of the controller: unshare is missing, or may create no namespaces"
+        );
+    }
+    let renderer = Renderer::new(tool, limits)
+        .with_sops(sops)
+        .with_isolation(isolation);
     Ok(Ports {
         clock: Clock::system(),
         network: Network::system().with_addresses(rules(Purpose::Members)),
         ledger: Arc::new(ledger),
-        manifest_builder: Arc::new(TreeRenderer::new(artifacts.clone(), renderer)),
+        manifest_builder: Arc::new(TreeRenderer::new(
+            artifacts.clone(),
+            renderer,
+            settings.rights.labels.clone(),
+        )),
         artifacts: Arc::new(artifacts),
         web: Arc::new(Web::with_rules(rules(Purpose::Gates))),
     })
@@ -424,6 +454,7 @@ async fn follow_policies(context: Arc<Context>) {
 async fn housekeep(context: Arc<Context>, schedule: Arc<Schedule>, stop: CancellationToken) {
     let mut save = tokio::time::interval(waits::SAVE_INTERVAL);
     let mut tidy = tokio::time::interval(waits::TIDY_INTERVAL);
+    let mut forget = tokio::time::interval(waits::FORGET_INTERVAL);
     loop {
         tokio::select! {
             biased;
@@ -435,6 +466,11 @@ async fn housekeep(context: Arc<Context>, schedule: Arc<Schedule>, stop: Cancell
                 if may_delete(&context) {
                     drop_unused_artifacts(&context).await;
                     pins::end_unneeded(&context).await;
+                }
+            }
+            _ = forget.tick() => {
+                if may_delete(&context) {
+                    ledger_retention::forget_deleted(&context).await;
                 }
             }
         }

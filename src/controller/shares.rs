@@ -16,8 +16,8 @@ const WORKERS_PER_LANE: usize = 20;
 /// Divisor of the workers of all suspect lanes together. The other half remains for clusters that respond.
 const WORKERS_PER_SUSPECT: usize = 2;
 
-/// Divisor of the workers of one namespace, if there are several. The other half remains for the other namespaces: a
-/// worker cannot be taken back from an attempt that waits.
+/// Divisor of the workers of one namespace, if there are several. The other half remains for the other namespaces: an
+/// attempt that waits gives its worker back only after some time.
 const WORKERS_PER_NAMESPACE: usize = 2;
 
 /// Returns the maximum number of workers of one namespace.
@@ -58,6 +58,8 @@ impl Limits {
 pub(super) struct OccupiedWorker {
     lane: ObjectKey,
     suspect: bool,
+    /// Only the lane counts it.
+    given_back: bool,
 }
 
 /// The occupied workers and the waiting keys of all lanes.
@@ -130,27 +132,49 @@ impl WorkerShares {
         Some(OccupiedWorker {
             lane: lane.clone(),
             suspect,
+            given_back: false,
         })
+    }
+
+    /// Frees a worker for other lanes, while its key stays in work. Returns the keys that may try again, at most two.
+    pub(super) fn give_back(&mut self, held: &mut OccupiedWorker) -> Vec<(Place, ObjectKey)> {
+        if std::mem::replace(&mut held.given_back, true) {
+            return Vec::new();
+        }
+        self.free(&held.lane, held.suspect)
     }
 
     /// Frees a worker. Returns the keys that may try again, at most three.
     pub(super) fn release(&mut self, held: OccupiedWorker) -> Vec<(Place, ObjectKey)> {
-        let OccupiedWorker { lane, suspect } = held;
+        let OccupiedWorker {
+            lane,
+            suspect,
+            given_back,
+        } = held;
         if let Some(share) = self.lanes.get_mut(&lane) {
             share.active -= 1;
         }
+        let mut free: Vec<_> = self.first_of(&lane).into_iter().collect();
+        if !given_back {
+            free.extend(self.free(&lane, suspect));
+        }
+        self.forget_idle(&lane);
+        free
+    }
+
+    /// Frees a worker of the namespace of a lane, and of the suspect lanes. Returns the keys that may try again.
+    fn free(&mut self, lane: &ObjectKey, suspect: bool) -> Vec<(Place, ObjectKey)> {
         self.suspects -= usize::from(suspect);
         if let Some((active, _)) = self.namespaces.get_mut(&lane.namespace) {
             *active -= 1;
         }
-        let mut free: Vec<_> = self.first_of(&lane).into_iter().collect();
+        let mut free = Vec::new();
         // Any lane that frees a worker may let a held-back lane continue: the last suspect lane may not have been
         // suspect when it took its worker.
         if self.suspects < self.limits.suspects {
             free.extend(self.first_held_back());
         }
         free.extend(self.first_crowded(&lane.namespace));
-        self.forget_idle(&lane);
         let is_idle =
             |(active, crowded): &(usize, BTreeMap<Place, ObjectKey>)| *active == 0 && crowded.is_empty();
         if self.namespaces.get(&lane.namespace).is_some_and(is_idle) {

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
-use starling_render::{Renderer, finish};
+use starling_core::controlled_label::LabelRules;
+use starling_render::{Renderer, finish_within};
 
 use super::artifacts::{ArtifactStores, Artifacts as _};
 use super::manifests::{BuildNotes, Built, ManifestBuilder, RenderFailure, RenderJob, Rendered};
@@ -13,12 +14,17 @@ use super::manifests::{BuildNotes, Built, ManifestBuilder, RenderFailure, Render
 pub(crate) struct TreeRenderer {
     artifacts: ArtifactStores,
     renderer: Renderer,
+    labels: LabelRules,
 }
 
 impl TreeRenderer {
-    /// Creates a builder that renders trees of `artifacts` with `renderer`.
-    pub(crate) fn new(artifacts: ArtifactStores, renderer: Renderer) -> Self {
-        Self { artifacts, renderer }
+    /// Creates a builder that renders trees of `artifacts` with `renderer`, with labels within `labels`.
+    pub(crate) fn new(artifacts: ArtifactStores, renderer: Renderer, labels: LabelRules) -> Self {
+        Self {
+            artifacts,
+            renderer,
+            labels,
+        }
     }
 
     async fn render(&self, job: RenderJob<'_>) -> Result<Arc<Built>, RenderFailure> {
@@ -29,7 +35,7 @@ impl TreeRenderer {
             .map_err(tree_failed)?;
         let copy = tempfile::Builder::new()
             .prefix("starling-tree-")
-            .tempdir()
+            .tempdir_in(&self.renderer.limits().directory)
             .map_err(|error| RenderFailure::Copy(Arc::new(error)))?;
         let tree = copy.path().join("tree");
         let ignore = (!job.ignore.is_empty()).then_some(job.ignore);
@@ -39,18 +45,26 @@ impl TreeRenderer {
             .await
             .map_err(tree_failed)?;
         let identities = job.keys.map(|keys| &keys.identities);
+        // The reader is the Source, as NAMESPACE/NAME.
+        let reader = job.artifact.origin.reader();
+        let tenant = reader.split_once('/').map_or(reader, |(namespace, _)| namespace);
         let built = self
             .renderer
+            .clone()
+            .with_tenant(tenant)
             .build(&tree, job.path, job.target_namespace, identities)
             .await;
-        built
-            .map(|manifests| {
-                Arc::new(Built {
-                    manifests,
-                    submodules,
-                })
-            })
-            .map_err(|error| RenderFailure::Render(Arc::new(error)))
+        match (built, submodules) {
+            (Ok(manifests), submodules) => Ok(Arc::new(Built {
+                manifests,
+                submodules,
+            })),
+            (Err(error), Some(submodules)) => Err(RenderFailure::WithoutSubmodules {
+                submodules,
+                error: Arc::new(error),
+            }),
+            (Err(error), None) => Err(RenderFailure::Render(Arc::new(error))),
+        }
     }
 }
 
@@ -65,10 +79,10 @@ impl ManifestBuilder for TreeRenderer {
         job: RenderJob<'a>,
     ) -> BoxFuture<'a, Result<Rendered, RenderFailure>> {
         let (values, owner) = (job.values.clone(), job.owner.to_owned());
-        let left_to_others = job.left_to_others.clone();
+        let (left_to_others, labels) = (job.left_to_others.clone(), self.labels.clone());
         // Serialization of thousands of objects takes time and must not block the runtime.
         let finished = tokio::task::spawn_blocking(move || {
-            finish(&built.manifests, &values, &owner).map(|set| Rendered {
+            finish_within(&labels, &built.manifests, &values, &owner).map(|set| Rendered {
                 set: left_to_others.apply_to(set),
                 notes: BuildNotes {
                     plain: built.manifests.plain,
@@ -83,5 +97,82 @@ impl ManifestBuilder for TreeRenderer {
             }
         }
         .boxed()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::path::Path;
+    use std::process::Command;
+    use std::time::Duration;
+
+    use starling_core::ids::OwnerLabel;
+    use starling_core::ignore::IgnoreRules;
+    use starling_git::{Credential, GitLimits, GitStore, RepoAccess, RepoUrl};
+    use starling_render::{BuildTool, RenderLimits};
+
+    use super::super::artifacts::{Artifact, Origin};
+    use super::*;
+
+    /// Runs git in a repository, and returns its output.
+    fn git(repository: &Path, arguments: &[&str]) -> String {
+        let identity = ["-c", "user.name=a", "-c", "user.email=a@example.com"];
+        let output = Command::new("git")
+            .current_dir(repository)
+            .args(identity)
+            .args(arguments)
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{arguments:?}: {output:?}");
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    }
+
+    /// Guards against a build that lacks a directory, and nobody learns that it is in another repository.
+    #[tokio::test]
+    async fn tenant_submodules_are_found_and_named_by_a_build_that_fails() {
+        let folder = tempfile::tempdir().unwrap();
+        let repository = folder.path().join("repository");
+        std::fs::create_dir_all(repository.join("app")).unwrap();
+        let map = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n";
+        std::fs::write(repository.join("app/map.yaml"), map).unwrap();
+        git(&repository, &["init", "--quiet", "--initial-branch=main"]);
+        git(&repository, &["add", "app"]);
+        let link = format!("160000,{},lib", "1".repeat(40));
+        git(&repository, &["update-index", "--add", "--cacheinfo", &link]);
+        git(&repository, &["commit", "--quiet", "-m", "one"]);
+        let commit = git(&repository, &["rev-parse", "HEAD"]);
+
+        let url = RepoUrl::parse(&format!("file://{}", repository.display()), true).unwrap();
+        let access = RepoAccess::new(url, Credential::None).with_reader("ns/app".to_owned());
+        let artifact = Artifact {
+            origin: Origin::Git(access),
+            revision: format!("main@sha1:{commit}").parse().unwrap(),
+            reference: Some("refs/heads/main".to_owned()),
+        };
+        let store = GitStore::new(folder.path().join("mirrors"), GitLimits::default());
+        let builder = TreeRenderer::new(
+            ArtifactStores { git: store },
+            Renderer::new(BuildTool::None, RenderLimits::default()),
+            LabelRules::default(),
+        );
+        let build = async |path: &str| {
+            let job = RenderJob {
+                artifact: &artifact,
+                ignore: "",
+                timeout: Duration::from_secs(30),
+                path,
+                target_namespace: "",
+                values: &BTreeMap::new(),
+                owner: &OwnerLabel::default(),
+                keys: None,
+                left_to_others: &IgnoreRules::default(),
+            };
+            builder.build(job).await
+        };
+        let submodules = build("app").await.unwrap().submodules.clone();
+        assert_eq!(submodules.unwrap().to_string(), "submodule lib");
+        let error = crate::chain(&build("lib").await.err().unwrap());
+        assert!(error.contains("without submodule lib"), "{error}");
     }
 }

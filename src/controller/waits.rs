@@ -125,6 +125,8 @@ pub(super) const LEDGER_CHECK_INTERVAL: Duration = Duration::from_secs(10);
 pub(super) const LEDGER_CHECK_TIMEOUT: Duration = Duration::from_secs(15);
 /// Interval of the housekeeping.
 pub(super) const TIDY_INTERVAL: Duration = Duration::from_secs(60);
+/// Interval at which the history of deleted objects is removed from the ledger: it stays for days.
+pub(super) const FORGET_INTERVAL: Duration = Duration::from_hours(1);
 
 /// Returns `interval` plus or minus up to a tenth, by `seed`.
 pub(super) fn around(interval: Duration, seed: &str) -> Duration {

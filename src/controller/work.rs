@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::context::{Context, Next};
 use super::queues::Loop;
 use super::reconcile::{self, ReconcileError};
+use super::worker_turns::WorkerTurns;
 use crate::controller::object_key::ObjectKey;
 use crate::controller::waits;
 
@@ -83,28 +84,36 @@ pub(super) struct Workers {
     context: Arc<Context>,
     schedule: Arc<Schedule>,
     failures: Failures,
+    turns: WorkerTurns,
 }
 
 impl Workers {
-    pub(super) fn new(of: Loop, context: Arc<Context>, schedule: Arc<Schedule>) -> Self {
+    pub(super) fn new(of: Loop, workers: usize, context: Arc<Context>, schedule: Arc<Schedule>) -> Self {
         Self {
             of,
             context,
             schedule,
             failures: Failures::default(),
+            turns: WorkerTurns::new(workers),
         }
     }
 
-    /// Runs one worker until `stop`. The worker finishes its current key.
+    /// Runs one task of the loop until `stop`. The task finishes its current key.
     pub(super) async fn work(self: Arc<Self>, stop: CancellationToken) {
         let queue = self.of.queue(&self.context.queues);
         loop {
-            let key = tokio::select! {
+            let next = async { Some((self.turns.take().await?, queue.next().await)) };
+            let next = tokio::select! {
                 biased;
                 () = stop.cancelled() => return,
-                key = queue.next() => key,
+                next = next => next,
             };
-            let next = self.reconcile(&key).await;
+            let Some((turn, key)) = next else {
+                return;
+            };
+            // In a box: most tasks are idle, and the future of a reconcile is large.
+            let work = Box::pin(self.reconcile(&key));
+            let next = self.turns.run(turn, queue, &key, work).await;
             let wait = self.wait(&key, next);
             let due = wait.map(|wait| {
                 self.context

@@ -154,6 +154,20 @@ impl State {
             .ok_or(lane)
     }
 
+    /// Gives back the worker of a key. Returns whether a further key can be taken now.
+    fn give_back(&mut self, key: &ObjectKey) -> bool {
+        let held = self.active.get_mut(key).and_then(Option::as_mut);
+        let free = match (held, &mut self.lanes) {
+            (Some(held), Some((_, shares))) => shares.give_back(held),
+            _ => Vec::new(),
+        };
+        let changed = !free.is_empty();
+        for (place, key) in free {
+            self.queue(key, place);
+        }
+        changed
+    }
+
     /// Ends the work on a key. Returns whether a further key can be taken now.
     fn done(&mut self, key: &ObjectKey) -> bool {
         let held = self.active.remove(key).flatten();
@@ -223,6 +237,14 @@ impl Workqueue {
                 }
                 Err(None) => changed.await,
             }
+        }
+    }
+
+    /// Gives back the worker of `key`, which stays active: its lane does not continue, and no other worker takes it.
+    pub(super) fn give_back(&self, key: &ObjectKey) {
+        let changed = self.lock().give_back(key);
+        if changed {
+            self.changed.notify_one();
         }
     }
 

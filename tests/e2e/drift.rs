@@ -81,6 +81,28 @@ fn an_inventory_that_another_writer_changed_is_noticed_and_mended() -> Result<()
     })
 }
 
+/// No drift check comes between: the attempt itself notices that nothing is listed any more.
+#[test]
+fn tenant_an_inventory_that_is_gone_before_the_next_commit_is_reported() -> Result<()> {
+    shared_scene("unlisted", async |scene| {
+        let commit = scene.commit(&[("a", "right"), ("b", "right")])?;
+        scene.follow_main().await?;
+        scene.select(&["m1"]).await?;
+        scene.group(json!({}), json!({"interval": "1h"})).await?;
+        scene.succeeded(&commit).await?;
+        let map = scene.map("m1", "a").await?.context("the map")?;
+        let owner = map.labels().get(OWNER_LABEL).cloned().context("an owner")?;
+        let api: Api<ConfigMap> = Api::namespaced(scene.fleet().member("m1").await?, SYSTEM_NAMESPACE);
+        api.delete(&format!("starling-inventory-{owner}"), &DeleteParams::default())
+            .await?;
+        let second = scene.repo.remove(&["app/b.yaml"], "without b")?;
+        scene.succeeded(&second).await?;
+        let note = until_event(scene, &scene.sync_name("m1"), "InventoryChanged").await?;
+        ensure!(note.contains("lists 0 objects, and 2 before"), "{note}");
+        Ok(())
+    })
+}
+
 /// Changes a value and puts `managedFields` back, so that no check of metadata finds it. A member that is restored to
 /// the second of an apply has such values.
 async fn change_unnoticeably(scene: &Scene, member: &str, name: &str) -> Result<()> {

@@ -12,7 +12,8 @@ use starling_core::journal::JournalEntry;
 use starling_core::object::ObjectId;
 use starling_ledger::{
     Admission, AdmissionKey, AdmissionOutcome, Attempt, AttemptEnd, AttemptId, AttemptRecord, Due,
-    EntryOnCluster, Ledger, LedgerError, NewEntry, QueueKey, Rollout, RolloutOutcome, RolloutRecord,
+    EntryOnCluster, Existing, Forgotten, Ledger, LedgerError, NewEntry, QueueKey, Rollout, RolloutOutcome,
+    RolloutRecord,
 };
 
 use crate::faults::{Faults, Interrupted};
@@ -58,6 +59,7 @@ impl ports::Ledger for Port<'_> {
         ) -> bool;
         fn open_admissions(group_id: &'a GroupId) -> Vec<Admission>;
         fn abandon_others(groups: &'a BTreeSet<GroupId>, ended_at: Timestamp) -> ();
+        fn forget_deleted(existing: &'a Existing, ended_before: Timestamp) -> Forgotten;
         fn begin_attempt(attempt: &'a Attempt) -> AttemptId;
         fn finish_attempt(id: AttemptId, end: &'a AttemptEnd) -> bool;
         fn interrupted_attempts() -> Vec<AttemptRecord>;

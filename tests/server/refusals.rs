@@ -40,6 +40,18 @@ async fn folders_in_use_used_ports_and_invalid_names_are_refused() -> Result<()>
         stdout.contains("--listen 0.0.0.0:0") && stdout.contains("connect to"),
         "{stdout}"
     );
+    // Any machine of the network would be served. The address is of a documentation network: nothing binds it.
+    let stdout = error_of(&world, &["--embedded", "--listen", "192.0.2.1:0"]).await?;
+    assert!(
+        stdout.contains("--listen 192.0.2.1:0") && stdout.contains("--allow-public"),
+        "{stdout}"
+    );
+    let stdout = error_of(
+        &world,
+        &["--embedded", "--allow-public", "--listen", "192.0.2.1:0"],
+    )
+    .await?;
+    assert!(!stdout.contains("--allow-public"), "{stdout}");
     let stdout = error_of(&world, &["--embedded", "--controllers", "namespace,deployments"]).await?;
     assert!(
         stdout.contains("--controllers")

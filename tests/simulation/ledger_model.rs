@@ -14,7 +14,7 @@ use starling_core::journal::check_chain;
 use starling_core::object::ObjectId;
 use starling_ledger::{
     Admission, AdmissionKey, AdmissionOutcome, Attempt, AttemptEnd, AttemptId, AttemptOutcome, Due,
-    EntryOnCluster, Ledger, LedgerError, LedgerView, NewEntry, ObjectCounts, QueueKey, Rollout,
+    EntryOnCluster, Existing, Ledger, LedgerError, LedgerView, NewEntry, ObjectCounts, QueueKey, Rollout,
     RolloutOutcome,
 };
 use starling_testkit::wait;
@@ -33,6 +33,7 @@ enum Call {
     Settle(AdmissionKey, AdmissionOutcome, String, Timestamp),
     Leave(AdmissionKey, Timestamp),
     AbandonOthers(BTreeSet<GroupId>, Timestamp),
+    ForgetDeleted(Existing, Timestamp),
     Begin(Attempt),
     Finish(AttemptId, AttemptEnd),
     CloseInterrupted(Timestamp),
@@ -181,6 +182,17 @@ impl Generator {
         (0..self.below(most)).map(|_| draw(self)).collect()
     }
 
+    fn existing(&mut self) -> Existing {
+        Existing {
+            groups: self.several(3, |draw| draw.group()).into_iter().collect(),
+            syncs: self
+                .several(3, |draw| draw.attempt().sync_id)
+                .into_iter()
+                .collect(),
+            clusters: self.several(3, |draw| draw.cluster()).into_iter().collect(),
+        }
+    }
+
     fn queue_key(&mut self) -> QueueKey {
         QueueKey {
             kind: self.name("K"),
@@ -190,7 +202,8 @@ impl Generator {
     }
 
     fn call(&mut self) -> Call {
-        match self.below(67) {
+        match self.below(69) {
+            67 | 68 => Call::ForgetDeleted(self.existing(), self.time()),
             63..=65 => Call::Leave(self.admission_key(), self.time()),
             66 => Call::AbandonOthers(
                 self.several(4, |draw| draw.group()).into_iter().collect(),
@@ -286,6 +299,7 @@ async fn run_call(ledger: &dyn Port, call: &Call) -> String {
             text_of(ledger.leave(place, *at).await)
         }
         Call::AbandonOthers(groups, at) => text_of(ledger.abandon_others(groups, *at).await),
+        Call::ForgetDeleted(existing, at) => text_of(ledger.forget_deleted(existing, *at).await),
         Call::Begin(attempt) => text_of(ledger.begin_attempt(attempt).await),
         Call::Finish(id, end) => text_of(ledger.finish_attempt(*id, end).await),
         Call::CloseInterrupted(at) => text_of(ledger.close_interrupted(*at).await),

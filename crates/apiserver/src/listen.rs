@@ -9,6 +9,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
 use tokio::task::AbortHandle;
 use tokio_rustls::TlsAcceptor;
 
@@ -54,14 +55,22 @@ impl Server {
         self.shared.listens_on(address);
         let (connections, ended) = tokio::sync::watch::channel(false);
         let server = self.clone();
+        let limit = self.shared.options.connections.open;
+        let free = Arc::new(Semaphore::new(limit.min(Semaphore::MAX_PERMITS)));
         let task = tokio::spawn(async move {
             loop {
                 match listener.accept().await {
                     Ok((stream, _)) => {
+                        // Closed at once: waiting for a free place would let idle connections stop the server.
+                        let Ok(place) = free.clone().try_acquire_owned() else {
+                            tracing::warn!(limit, "too many connections; one closed");
+                            continue;
+                        };
                         let _ = stream.set_nodelay(true);
                         let server = server.clone();
                         let mut ended = ended.clone();
                         tokio::spawn(async move {
+                            let _place = place;
                             tokio::select! {
                                 () = server.serve_tls(stream) => {}
                                 _ = ended.wait_for(|ended| *ended) => {}
@@ -88,12 +97,11 @@ impl Server {
     where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
-        match TlsAcceptor::from(self.shared.authority.tls())
-            .accept(stream)
-            .await
-        {
-            Ok(stream) => self.serve(stream).await,
-            Err(error) => tracing::debug!(%error, "TLS handshake failed"),
+        let handshake = TlsAcceptor::from(self.shared.authority.tls()).accept(stream);
+        match tokio::time::timeout(self.shared.options.connections.handshake, handshake).await {
+            Ok(Ok(stream)) => self.serve(stream).await,
+            Ok(Err(error)) => tracing::debug!(%error, "TLS handshake failed"),
+            Err(_) => tracing::debug!("TLS handshake not finished in time"),
         }
     }
 

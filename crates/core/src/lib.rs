@@ -8,6 +8,7 @@ pub mod apply;
 pub mod backoff;
 pub mod breaker;
 pub mod clock_jumps;
+pub mod controlled_label;
 pub mod deletion_approval;
 pub mod deletion_budget;
 pub mod deletion_forecast;

@@ -203,25 +203,6 @@ impl Ledger {
         })
         .await
     }
-
-    /// Deletes the attempts of a deleted Sync.
-    ///
-    /// # Errors
-    /// If the change was not recorded.
-    pub async fn forget_sync(&self, sync_id: &str) -> Result<(), LedgerError> {
-        let subject = format!("forget Sync {sync_id}");
-        let sync_id = sync_id.to_owned();
-        self.write(subject, move |connection| {
-            Box::pin(async move {
-                sqlx::query("DELETE FROM attempts WHERE sync_id = ?1")
-                    .bind(sync_id)
-                    .execute(connection)
-                    .await?;
-                Ok(())
-            })
-        })
-        .await
-    }
 }
 
 /// Returns the newest attempt, or an ID before all attempts.

@@ -26,6 +26,7 @@ mod journal;
 mod meta;
 mod queue;
 mod records;
+mod retention;
 mod rollouts;
 mod view;
 mod writer;
@@ -44,6 +45,7 @@ pub use attempts::{Attempt, AttemptEnd, AttemptId, AttemptOutcome, AttemptRecord
 pub use error::LedgerError;
 pub use journal::{GroupJournal, NewEntry};
 pub use queue::{Due, QueueKey};
+pub use retention::{Existing, Forgotten};
 pub use rollouts::{ROLLOUTS_KEPT, Rollout, RolloutEnd, RolloutOutcome, RolloutRecord};
 pub use view::LedgerView;
 pub use writer::WriterStats;

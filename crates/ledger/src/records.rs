@@ -177,41 +177,22 @@ impl Ledger {
                     .bind(owner.as_str())
                     .execute(&mut *connection)
                     .await?;
-                forget_attempts(connection, &cluster_id, Some(&owner)).await
-            })
-        })
-        .await
-    }
-
-    /// Deletes all records of a cluster that was removed, or whose name now belongs to another cluster.
-    ///
-    /// # Errors
-    /// If the change was not recorded.
-    pub async fn drop_cluster_records(&self, cluster_id: &ClusterId) -> Result<(), LedgerError> {
-        let subject = format!("drop the records of cluster {cluster_id}");
-        let cluster_id = cluster_id.clone();
-        self.write(subject, move |connection| {
-            Box::pin(async move {
-                sqlx::query("DELETE FROM applied_objects WHERE cluster_id = ?1")
-                    .bind(cluster_id.as_str())
-                    .execute(&mut *connection)
-                    .await?;
-                forget_attempts(connection, &cluster_id, None).await
+                forget_attempts(connection, &cluster_id, &owner).await
             })
         })
         .await
     }
 }
 
-/// Deletes the attempts of the records of an owner on a cluster, or of all owners there.
+/// Deletes the attempt of the records of an owner on a cluster.
 async fn forget_attempts(
     connection: &mut SqliteConnection,
     cluster_id: &ClusterId,
-    owner: Option<&OwnerLabel>,
+    owner: &OwnerLabel,
 ) -> Result<(), sqlx::Error> {
-    sqlx::query("DELETE FROM record_attempts WHERE cluster_id = ?1 AND owner = coalesce(?2, owner)")
+    sqlx::query("DELETE FROM record_attempts WHERE cluster_id = ?1 AND owner = ?2")
         .bind(cluster_id.as_str())
-        .bind(owner.map(OwnerLabel::as_str))
+        .bind(owner.as_str())
         .execute(connection)
         .await?;
     Ok(())

@@ -184,29 +184,6 @@ impl Ledger {
         })
         .await
     }
-
-    /// Deletes the rollouts and admissions of a deleted group, including open ones.
-    ///
-    /// # Errors
-    /// If the change was not recorded.
-    pub async fn forget_group(&self, group_id: &GroupId) -> Result<(), LedgerError> {
-        let subject = format!("forget group {group_id}");
-        let group_id = group_id.as_str().to_owned();
-        self.write(subject, move |connection| {
-            Box::pin(async move {
-                sqlx::query("DELETE FROM rollouts WHERE group_id = ?1")
-                    .bind(&group_id)
-                    .execute(&mut *connection)
-                    .await?;
-                sqlx::query("DELETE FROM admissions WHERE group_id = ?1")
-                    .bind(&group_id)
-                    .execute(&mut *connection)
-                    .await?;
-                Ok(())
-            })
-        })
-        .await
-    }
 }
 
 /// The rollouts of a group, the newest first.

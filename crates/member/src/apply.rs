@@ -103,6 +103,7 @@ impl Member {
     ) -> Result<(), MemberError> {
         let before = self.hold_inventory(job.owner, attempt).await?;
         outcome.inventory.clone_from(&before);
+        outcome.inventory_was_empty = before.is_empty();
         let siblings = siblings_objects(job, &before).await;
         let pending = self
             .left_behind(

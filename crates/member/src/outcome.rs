@@ -71,6 +71,9 @@ pub struct ApplyOutcome {
     pub failures: Vec<(ObjectId, MemberError)>,
     /// The inventory on the member now, as far as known; empty if it could not be read.
     pub inventory: Inventory,
+    /// Whether the inventory on the member listed nothing when the attempt began, or was missing; false if it could not
+    /// be read.
+    pub inventory_was_empty: bool,
     /// Why nothing was pruned although there was something to prune.
     pub prune_blocker: Option<PruneBlocker>,
     /// Why the attempt ended early: [`MemberError::ends_attempt`], or the inventory could not be read or written.

@@ -90,6 +90,17 @@ pub enum RenderError {
         /// The object.
         key: ObjectId,
     },
+    /// An object with a label by which a platform grants rights.
+    #[error(
+        "{key} has the label {label}, which grants rights on the cluster; an operator can allow it with \
+         --allow-controlled-label"
+    )]
+    ControlledLabel {
+        /// The object.
+        key: ObjectId,
+        /// The label.
+        label: String,
+    },
     /// A field that Starling has to set is not a mapping.
     #[error("{key}: {field} is not a mapping")]
     NotAMapping {

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha256};
 use starling_api::{DISABLED, ENABLED, FORCE, OWNER_LABEL, RECONCILE};
+use starling_core::controlled_label::LabelRules;
 use starling_core::ids::OwnerLabel;
 use starling_core::object::{Directives, ObjectId, Phase, RenderedObject, RenderedSet, set_digest};
 use starling_core::secret_values::SecretValues;
@@ -35,8 +36,10 @@ const SERVER_FIELDS: [&str; 6] = [
 ///
 /// # Errors
 /// An object without a name after substitution, an object that Starling itself keeps on a cluster, two objects with the
-/// same identity, `metadata` or labels that are not a mapping, or a text that becomes too large.
-pub fn finish(
+/// same identity, a label that `labels` refuses, `metadata` or labels that are not a mapping, or a text that becomes
+/// too large.
+pub fn finish_within(
+    labels: &LabelRules,
     manifests: &Manifests,
     values: &BTreeMap<String, String>,
     owner: &OwnerLabel,
@@ -59,7 +62,7 @@ pub fn finish(
         if identity.key.is_of_starling() {
             return Err(RenderError::OfStarling { key: identity.key });
         }
-        prepare(&mut object, &identity.key, owner)?;
+        prepare(&mut object, &identity.key, owner, labels)?;
         secret::values(&identity.key, &object, &mut secrets, &mut keys);
         let has_opened = contains(&object, &manifests.opened);
         if has_opened {
@@ -76,6 +79,18 @@ pub fn finish(
         objects,
         secrets: manifests.opened.with(secrets).with_keys(keys),
     })
+}
+
+/// Creates a rendered set whose objects have no label that grants rights; see [`finish_within`].
+///
+/// # Errors
+/// As [`finish_within`].
+pub fn finish(
+    manifests: &Manifests,
+    values: &BTreeMap<String, String>,
+    owner: &OwnerLabel,
+) -> Result<RenderedSet, RenderError> {
+    finish_within(&LabelRules::default(), manifests, values, owner)
 }
 
 /// Returns whether a value of an object was encrypted, or contains one that was.
@@ -105,7 +120,12 @@ fn texts(value: &Value, opened: &SecretValues, found: &mut Vec<String>) {
     }
 }
 
-fn prepare(object: &mut Value, key: &ObjectId, owner: &OwnerLabel) -> Result<(), RenderError> {
+fn prepare(
+    object: &mut Value,
+    key: &ObjectId,
+    owner: &OwnerLabel,
+    rules: &LabelRules,
+) -> Result<(), RenderError> {
     let not_a_mapping = |field| RenderError::NotAMapping {
         key: key.clone(),
         field,
@@ -129,6 +149,12 @@ fn prepare(object: &mut Value, key: &ObjectId, owner: &OwnerLabel) -> Result<(),
     let labels = labels
         .as_object_mut()
         .ok_or_else(|| not_a_mapping("metadata.labels"))?;
+    if let Some(label) = rules.refused(key, labels) {
+        return Err(RenderError::ControlledLabel {
+            key: key.clone(),
+            label: label.to_owned(),
+        });
+    }
     labels.insert(OWNER_LABEL.to_owned(), Value::String(owner.as_str().to_owned()));
     Ok(())
 }
@@ -302,6 +328,27 @@ mod tests {
         let object = object("v1", "ConfigMap", "starling-system", "starling-${NAME}");
         let set = finish(&manifests(vec![object]), &values, &OwnerLabel::new("o"));
         assert!(matches!(set, Err(RenderError::OfStarling { .. })));
+    }
+
+    #[test]
+    fn tenant_a_label_that_grants_rights_is_refused_also_from_a_value_of_a_cluster() {
+        const LABEL: &str = "pod-security.kubernetes.io/enforce";
+        let namespace = json!({"apiVersion": "v1", "kind": "Namespace",
+            "metadata": {"name": "a", "labels": {LABEL: "${LEVEL}"}}});
+        let values = |level: &str| BTreeMap::from([("LEVEL".to_owned(), level.to_owned())]);
+        let finish = |labels: &LabelRules, level: &str| {
+            let manifests = manifests(vec![namespace.clone()]);
+            finish_within(labels, &manifests, &values(level), &OwnerLabel::new("o"))
+        };
+        let strict = LabelRules::default();
+        assert!(finish(&strict, "restricted").is_ok());
+        let refused = finish(&strict, "privileged").map_or_else(|error| error.to_string(), |_| String::new());
+        assert!(
+            refused.contains(LABEL) && refused.contains("--allow-controlled-label"),
+            "{refused}"
+        );
+        let allowed = LabelRules::Allowed([LABEL.parse().expect("a label")].into());
+        assert!(finish(&allowed, "privileged").is_ok());
     }
 
     #[test]

@@ -11,7 +11,9 @@ mod check;
 mod decrypt;
 mod error;
 mod finish;
+mod isolation;
 mod manifest;
+pub mod memory;
 mod plain;
 mod process;
 mod redact;
@@ -20,25 +22,27 @@ mod secret;
 mod substitute;
 mod tool;
 mod tree;
+mod turns;
 mod workspace;
 mod yaml;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
 use starling_core::secret_values::SecretValues;
-use tokio::sync::Semaphore;
 
 pub use decrypt::{Identities, IdentityError, Sops};
 pub use error::{DecryptProblem, Refusal, RenderError};
-pub use finish::finish;
+pub use finish::{finish, finish_within};
+pub use isolation::Isolation;
 pub use tool::BuildTool;
 pub use yaml::YamlError;
 
 use process::{Call, Finished};
+use turns::Turns;
 use workspace::{Prepared, Workspace};
 
 /// The error of a build with a comma in a kind, name or namespace: kustomize keeps previous ones in comma-separated
@@ -67,6 +71,8 @@ pub struct RenderLimits {
     pub objects: usize,
     /// Concurrent builds; at least one.
     pub builds: usize,
+    /// The directory in which each build gets a private one, which is deleted after it.
+    pub directory: PathBuf,
 }
 
 impl Default for RenderLimits {
@@ -77,6 +83,29 @@ impl Default for RenderLimits {
             memory_bytes: 1 << 30,
             objects: 20_000,
             builds: 2,
+            directory: std::env::temp_dir(),
+        }
+    }
+}
+
+/// Memory that a build needs at least: kustomize itself, and a directory of some MiB.
+const BUILD_BYTES: u64 = 512 << 20;
+
+impl RenderLimits {
+    /// Returns the limits within the memory of the process: builds have half of it together, and the other half is the
+    /// controller's. They are fewer before one of them has little.
+    #[must_use]
+    pub fn within(self, process_bytes: Option<u64>) -> Self {
+        let Some(share) = process_bytes.map(|bytes| bytes / 2) else {
+            return self;
+        };
+        let builds = usize::try_from(share / BUILD_BYTES).unwrap_or(usize::MAX);
+        let builds = builds.clamp(1, self.builds.max(1));
+        let each = share / u64::try_from(builds).unwrap_or(u64::MAX);
+        Self {
+            memory_bytes: self.memory_bytes.min(each),
+            builds,
+            ..self
         }
     }
 }
@@ -99,19 +128,23 @@ pub struct Renderer {
     tool: BuildTool,
     sops: Sops,
     limits: RenderLimits,
-    permits: Arc<Semaphore>,
+    isolation: Isolation,
+    turns: Arc<Turns>,
+    tenant: Arc<str>,
 }
 
 impl Renderer {
     /// Creates a renderer with a build program.
     #[must_use]
     pub fn new(tool: BuildTool, limits: RenderLimits) -> Self {
-        let permits = Arc::new(Semaphore::new(limits.builds.clamp(1, Semaphore::MAX_PERMITS)));
+        let turns = Turns::new(limits.builds);
         Self {
             tool,
             sops: Sops::default(),
             limits,
-            permits,
+            isolation: Isolation::None,
+            turns,
+            tenant: Arc::default(),
         }
     }
 
@@ -120,6 +153,26 @@ impl Renderer {
     pub fn with_sops(mut self, sops: Sops) -> Self {
         self.sops = sops;
         self
+    }
+
+    /// Keeps builds from the network.
+    #[must_use]
+    pub fn with_isolation(mut self, isolation: Isolation) -> Self {
+        self.isolation = isolation;
+        self
+    }
+
+    /// Builds for a tenant: while several tenants build, each of them leaves turns to the others.
+    #[must_use]
+    pub fn with_tenant(mut self, tenant: &str) -> Self {
+        self.tenant = tenant.into();
+        self
+    }
+
+    /// Returns the limits of a build.
+    #[must_use]
+    pub fn limits(&self) -> &RenderLimits {
+        &self.limits
     }
 
     /// Returns the build program, for the condition that names it.
@@ -147,7 +200,11 @@ impl Renderer {
         target_namespace: &str,
         identities: Option<&Identities>,
     ) -> Result<Manifests, RenderError> {
-        let _permit = self.permits.acquire().await.map_err(|_| RenderError::Abandoned)?;
+        let _turn = self
+            .turns
+            .take(&self.tenant)
+            .await
+            .ok_or(RenderError::Abandoned)?;
         let prepared = {
             let (tree, path) = (tree.to_owned(), path.to_owned());
             let (namespace, limits) = (target_namespace.to_owned(), self.limits.clone());
@@ -173,6 +230,7 @@ impl Renderer {
             });
         };
         let arguments: Vec<&str> = arguments.iter().copied().chain([workspace.target()]).collect();
+        let (program, arguments) = self.isolation.wrap(program, arguments);
         let call = Call {
             name: "kustomize",
             program,
@@ -207,6 +265,13 @@ impl Renderer {
         if status.success() {
             return Ok(stdout);
         }
+        // Not of the commit: the next build may get its namespaces.
+        if self.isolation != Isolation::None && stderr.starts_with(isolation::ERROR) {
+            return Err(RenderError::Process {
+                program: "unshare",
+                source: std::io::Error::other(stderr),
+            });
+        }
         if MEMORY_ERRORS.iter().any(|text| stderr.contains(text)) {
             return Err(RenderError::OutOfMemory {
                 limit: self.limits.memory_bytes,
@@ -239,4 +304,32 @@ async fn blocking<T: Send + 'static>(
     tokio::task::spawn_blocking(work)
         .await
         .map_err(|_| RenderError::Abandoned)?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Guards against two builds of 1 GiB each in a container of 1 GiB.
+    #[test]
+    fn tenant_builds_together_have_half_of_the_memory_of_the_process() {
+        const MIB: u64 = 1 << 20;
+        for (process, builds, each) in [
+            (None, 2, 1024),
+            (Some(256), 1, 128),
+            (Some(1024), 1, 512),
+            (Some(2048), 2, 512),
+            (Some(3072), 2, 768),
+            (Some(1 << 20), 2, 1024),
+        ] {
+            let limits = RenderLimits::default().within(process.map(|process| process * MIB));
+            assert_eq!(
+                (limits.builds, limits.memory_bytes),
+                (builds, each * MIB),
+                "{process:?}"
+            );
+            let together = limits.memory_bytes * u64::try_from(limits.builds).unwrap();
+            assert!(process.is_none_or(|process| together <= process * MIB / 2));
+        }
+    }
 }

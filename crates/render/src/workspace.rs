@@ -86,10 +86,11 @@ pub(super) fn prepare(
         });
     }
     let secret_literals = check(&tree, &directory)?;
-    let (home, target) = create_directory(&directory, namespace).map_err(|source| RenderError::File {
-        file: "the directory of the build".to_owned(),
-        source,
-    })?;
+    let (home, target) =
+        create_directory(&limits.directory, &directory, namespace).map_err(|source| RenderError::File {
+            file: "the directory of the build".to_owned(),
+            source,
+        })?;
     let root = tree.root().to_owned();
     Ok(Prepared::Build(Workspace {
         home,
@@ -100,8 +101,14 @@ pub(super) fn prepare(
     }))
 }
 
-fn create_directory(directory: &Path, namespace: &str) -> std::io::Result<(TempDir, &'static str)> {
-    let home = tempfile::Builder::new().prefix("starling-build-").tempdir()?;
+fn create_directory(
+    parent: &Path,
+    directory: &Path,
+    namespace: &str,
+) -> std::io::Result<(TempDir, &'static str)> {
+    let home = tempfile::Builder::new()
+        .prefix("starling-build-")
+        .tempdir_in(parent)?;
     if namespace.is_empty() {
         symlink(directory, home.path().join(BASE))?;
         return Ok((home, BASE));

@@ -13,7 +13,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use starling_core::ids::OwnerLabel;
-use starling_render::{BuildTool, Manifests, Refusal, RenderError, RenderLimits, Renderer, finish};
+use starling_render::{
+    BuildTool, Isolation, Manifests, Refusal, RenderError, RenderLimits, Renderer, finish,
+};
 use tempfile::TempDir;
 
 /// A program of the control plane that the tests run against.
@@ -1095,6 +1097,46 @@ async fn the_program_has_a_clean_environment_and_no_input() {
         !Path::new(read("folder").trim()).exists(),
         "the folder of the build stayed"
     );
+}
+
+/// The limits, the mark and the working directory hold as without it.
+#[tokio::test]
+async fn tenant_a_build_has_no_network_where_the_system_allows_that() {
+    let isolation = Isolation::discover();
+    if isolation == Isolation::None {
+        eprintln!("skipped: unshare is missing, or may create no namespaces");
+        return;
+    }
+    let script = "printf 'apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata:\n'\n\
+                  while read -r name _; do case $name in *:) printf '  %s \"\"\n' \"$name\";; esac; done < /proc/net/dev\n\
+                  until [ \"$score\" = 1000 ]; do read -r score < /proc/$$/oom_score_adj; done\nprintf '  score: \"%s\"\n' \"$score\"\n";
+    let isolated = |tool| renderer(tool).with_isolation(isolation.clone());
+    let scripted = tree_with_script(script);
+    let build = async |renderer: Renderer, tree: &TempDir, path: &str| {
+        let built = renderer.build(tree.path(), path, "", None).await;
+        built.map(|manifests| manifests.objects)
+    };
+    let objects = build(isolated(fake()), &scripted, "app").await.expect("build");
+    assert_eq!(objects[0]["data"], json!({"lo": "", "score": "1000"}));
+    let shared = build(renderer(fake()), &scripted, "app").await.expect("build");
+    assert_eq!(shared[0]["data"]["lo"], "", "the script reads interfaces");
+
+    let files = [
+        ("app/kustomization.yaml", "resources: [a.yaml]\nnamePrefix: x-\n"),
+        ("app/a.yaml", &config_map("a")),
+    ];
+    let objects = build(isolated(kustomize()), &tree(&files), "app").await;
+    assert_eq!(objects.expect("build")[0]["metadata"]["name"], "x-a");
+
+    let sleeping = tree_with_script(SLEEPS);
+    let limits = RenderLimits {
+        time: Duration::from_millis(500),
+        ..RenderLimits::default()
+    };
+    let stopped = Renderer::new(fake(), limits).with_isolation(isolation.clone());
+    let error = failure(&stopped, &sleeping, "app").await;
+    assert!(matches!(error, RenderError::TimedOut { .. }), "{error}");
+    gone(&pids(&sleeping, 2).await).await;
 }
 
 #[tokio::test]

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use starling_core::account::AccountRules;
+use starling_core::controlled_label::LabelRules;
 use starling_core::expand::{self, ClusterFacts};
 use starling_core::fingerprint::{self, EntryBuild};
 use starling_core::object::GroupKind;
@@ -91,7 +92,7 @@ impl Workspace {
             hub,
             installation,
             origins: OriginCache::default(),
-            renders: RenderCache::new(Arc::new(TreeRenderer::new(artifacts, renderer))),
+            renders: RenderCache::new(Arc::new(TreeRenderer::new(artifacts, renderer, LabelRules::Any))),
             git,
             allow_insecure: options.allow_insecure_sources,
             directory,

@@ -70,6 +70,12 @@ pub(super) fn retrying(reason: &str, message: &str) -> Vec<ConditionUpdate> {
     vec![ready(ConditionStatus::False, reason, message), reconciling]
 }
 
+/// Returns the conditions of an object for which nothing is done, because the ledger does not accept the record that
+/// comes before each effect, for example because the disk is full.
+pub(super) fn ledger_unavailable(message: &str) -> Vec<ConditionUpdate> {
+    retrying("LedgerUnavailable", message)
+}
+
 /// Returns `Ready=Unknown` and `RestoreDetected=True`: nothing is written until a person releases the restore.
 pub(super) fn held_after_restore(finding: &RestoreFinding) -> Vec<ConditionUpdate> {
     let message = finding.to_string();

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use kube::core::{DeserializeGuard, Selector};
 use serde_json::{Value, json};
-use starling_api::{SyncGroup, SyncResource};
+use starling_api::{Source, SyncGroup, SyncResource};
 use starling_core::apply::OwnAttempt;
 use starling_core::breaker::Contact;
 use starling_core::gate::webhook::{Clusters, GateRequest};
@@ -21,6 +21,7 @@ use super::super::caches::pins::Search;
 use super::super::caches::plan_memo::PlanMemo;
 use super::super::gates::{GateTools, Open};
 use super::super::hub::testing;
+use super::super::ledger_retention;
 use super::super::ports::Ports;
 use super::super::run::{Settings, assemble, may_delete};
 use super::super::tree_renderer::TreeRenderer;
@@ -54,7 +55,7 @@ async fn context(directory: &Path) -> Context {
         clock: Clock::system(),
         network: Network::system(),
         ledger: Arc::new(Ledger::open(directory).await.unwrap().0),
-        manifest_builder: Arc::new(TreeRenderer::new(artifacts.clone(), renderer)),
+        manifest_builder: Arc::new(TreeRenderer::new(artifacts.clone(), renderer, Default::default())),
         artifacts: Arc::new(artifacts),
         web: Arc::new(Web::default()),
     };
@@ -466,4 +467,70 @@ async fn a_sync_of_a_deleted_group_that_cannot_be_removed_keeps_its_admission() 
             "{refusing}"
         );
     }
+}
+
+/// Guards against a group that stays as it was while the disk is full, and only a line in a log says so.
+#[tokio::test]
+async fn tenant_a_ledger_that_accepts_nothing_is_reported_by_the_group() {
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    let folder = tempfile::tempdir().unwrap();
+    let mut context = context(folder.path()).await;
+    let group = json!({"apiVersion": "starling.dev/v1alpha1", "kind": "SyncGroup",
+        "metadata": {"namespace": "ns", "name": "web", "uid": "u-web", "resourceVersion": "5", "generation": 1},
+        "spec": {"clusterSelector": {}, "syncs": [{"name": "app", "sourceRef": {"name": "s"}}]},
+        "status": {"conditions": [{"type": "Ready", "status": "True", "reason": "Succeeded", "message": "all is well",
+            "lastTransitionTime": "2026-11-01T00:00:00Z", "observedGeneration": 1}], "observedGeneration": 1}});
+    let (answered, written) = (group.clone(), Arc::new(std::sync::Mutex::new(String::new())));
+    let seen = written.clone();
+    context.hub = testing::responding(move |parts, body| {
+        if parts.uri.path().ends_with("/syncgroups/web/status") {
+            *seen.lock().unwrap() = String::from_utf8_lossy(body).into_owned();
+        }
+        (200, answered.clone())
+    });
+    let source = json!({"apiVersion": "starling.dev/v1alpha1", "kind": "Source",
+        "metadata": {"namespace": "ns", "name": "s", "uid": "u-s", "resourceVersion": "4", "generation": 1},
+        "spec": {"url": "https://git.example.com/a.git", "ref": {"branch": "main"}},
+        "status": {"revision": "main@sha1:1111111111111111111111111111111111111111", "observedGeneration": 1}});
+    let source: Source = serde_json::from_value(source).unwrap();
+    let sources = &context.objects.sources;
+    sources.observe_event(Event::Apply(DeserializeGuard(Ok(source))));
+    let object: SyncGroup = serde_json::from_value(group).unwrap();
+    let groups = &context.objects.groups;
+    groups.observe_event(Event::Apply(DeserializeGuard(Ok(object))));
+    context.adapters.ledger.close().await;
+    let result = reconcile(Loop::SyncGroup, &context, &ObjectKey::new("ns", "web")).await;
+    assert!(result.is_err(), "tried again: {written:?}");
+    let written = written.lock().unwrap().clone();
+    assert!(
+        written.contains("LedgerUnavailable") && written.contains("the ledger is closed"),
+        "{written}"
+    );
+    assert!(!written.contains("all is well"), "{written}");
+}
+
+/// Guards against deletions in the ledger by a list that is not complete.
+#[tokio::test]
+async fn tenant_nothing_is_forgotten_while_it_is_not_certain_what_exists() {
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    let folder = tempfile::tempdir().unwrap();
+    let context = context(folder.path()).await;
+    observe(&context, "a", false);
+    assert!(
+        ledger_retention::existing(&context).is_none(),
+        "no list is complete"
+    );
+    macro_rules! complete {
+        ($($cache:ident),*) => { $(
+            context.objects.$cache.begin_list();
+            drop(context.objects.$cache.complete_list("9"));
+        )* };
+    }
+    complete!(groups, clusters);
+    assert!(
+        ledger_retention::existing(&context).is_none(),
+        "the Syncs are missing"
+    );
+    complete!(syncs);
+    assert!(ledger_retention::existing(&context).is_some());
 }

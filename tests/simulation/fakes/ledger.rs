@@ -16,8 +16,8 @@ use starling_core::journal::{Chain, ChainEnd, JournalEntry, hash};
 use starling_core::object::ObjectId;
 use starling_ledger::{
     Admission, AdmissionEnd, AdmissionKey, AdmissionOutcome, AdmissionRecord, Attempt, AttemptEnd, AttemptId,
-    AttemptOutcome, AttemptRecord, Due, EntryOnCluster, GroupJournal, LedgerError, NewEntry, ObjectCounts,
-    QueueKey, Rollout, RolloutEnd, RolloutOutcome, RolloutRecord,
+    AttemptOutcome, AttemptRecord, Due, EntryOnCluster, Existing, Forgotten, GroupJournal, LedgerError,
+    NewEntry, ObjectCounts, QueueKey, Rollout, RolloutEnd, RolloutOutcome, RolloutRecord,
 };
 
 use crate::world::now;
@@ -313,6 +313,38 @@ impl Tables {
                 ended_at: micros(at),
             });
         }
+    }
+
+    fn forget_deleted(&mut self, existing: &Existing, before: Timestamp) -> Forgotten {
+        let before = micros(before);
+        let mut forgotten = Forgotten::default();
+        let count = |from: usize, to: usize| u64::try_from(from - to).unwrap_or(0);
+        let rows = self.rollouts.len();
+        self.rollouts.retain(|row| {
+            existing.groups.contains(&row.rollout.group_id)
+                || row.end.as_ref().is_none_or(|end| end.ended_at >= before)
+        });
+        forgotten.rollouts = count(rows, self.rollouts.len());
+        let rows = self.admissions.len();
+        self.admissions.retain(|row| {
+            existing.groups.contains(&row.admission.key.group_id)
+                || row.end.as_ref().is_none_or(|end| end.ended_at >= before)
+        });
+        forgotten.admissions = count(rows, self.admissions.len());
+        let rows = self.attempts.len();
+        self.attempts.retain(|_, row| {
+            existing.syncs.contains(&row.attempt.sync_id)
+                || row.end.as_ref().is_none_or(|end| end.ended_at >= before)
+        });
+        forgotten.attempts = count(rows, self.attempts.len());
+        let rows = |tables: &Self| tables.records.values().map(BTreeMap::len).sum::<usize>();
+        let before = rows(self);
+        self.records
+            .retain(|(cluster, _), _| existing.clusters.contains(cluster));
+        self.record_attempts
+            .retain(|(cluster, _), _| existing.clusters.contains(cluster));
+        forgotten.records = count(before, rows(self));
+        forgotten
     }
 
     /// Ends every open row that is not the newest of its entry and cluster.
@@ -674,6 +706,15 @@ impl ports::Ledger for MemoryLedger {
             Ok(())
         })
         .boxed()
+    }
+
+    fn forget_deleted<'a>(
+        &'a self,
+        existing: &'a Existing,
+        ended_before: Timestamp,
+    ) -> PortFuture<'a, Forgotten> {
+        self.write(move |tables| Ok(tables.forget_deleted(existing, ended_before)))
+            .boxed()
     }
 
     fn begin_attempt<'a>(&'a self, attempt: &'a Attempt) -> PortFuture<'a, AttemptId> {

@@ -113,12 +113,12 @@ fn user(shared: &Shared, cluster: &Cluster, headers: &HeaderMap, now: Timestamp)
     let Some(token) = bearer(headers) else {
         return Ok(User::anonymous());
     };
-    if constant_time_eq(token, &shared.secret.cluster_token(cluster.name())) {
+    if constant_time_eq(token, &shared.secret.cluster_token(cluster.token_scope())) {
         return Ok(User::admin());
     }
     let claims = shared
         .secret
-        .account_claims(cluster.name(), token, now)
+        .account_claims(cluster.token_scope(), token, now)
         .ok_or_else(Status::unauthorized)?;
     let of = &claims["kubernetes.io"];
     let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_owned();

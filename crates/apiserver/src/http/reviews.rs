@@ -88,12 +88,12 @@ fn user_info(user: &User) -> Value {
 
 fn token_review(facts: Facts<'_>, spec: &Value) -> Value {
     let token = spec["token"].as_str().unwrap_or_default();
-    if token == facts.secret.cluster_token(facts.cluster.name()) {
+    if token == facts.secret.cluster_token(facts.cluster.token_scope()) {
         return json!({"authenticated": true, "user": user_info(&User::admin())});
     }
     match facts
         .secret
-        .account_claims(facts.cluster.name(), token, facts.now)
+        .account_claims(facts.cluster.token_scope(), token, facts.now)
     {
         Some(claims) => {
             let of = &claims["kubernetes.io"];
@@ -166,7 +166,7 @@ fn token(facts: Facts<'_>, target: &Target, object: &Value, write: &Write<'_>) -
     request["metadata"] = json!({"name": target.name, "namespace": target.namespace,
         "creationTimestamp": times::seconds(facts.now)});
     request["status"] = json!({
-        "token": if write.dry_run { String::new() } else { facts.secret.account_token(facts.cluster.name(), &claims) },
+        "token": if write.dry_run { String::new() } else { facts.secret.account_token(facts.cluster.token_scope(), &claims) },
         "expirationTimestamp": times::seconds(ends),
     });
     Ok(Outcome::value(201, request))

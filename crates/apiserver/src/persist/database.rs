@@ -21,6 +21,8 @@ const APPLICATION: i32 = 0x7374_4173;
 /// The schema version that this program writes.
 const VERSION: i32 = 1;
 const SCHEMA: &str = include_str!("schema.sql");
+/// The prefix of the keys of the table `meta` with the numbers of removed clusters.
+const REMOVALS: &str = "removed/";
 /// How long a connection waits for the lock of another reader of the file.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -102,6 +104,21 @@ impl Database {
                 Err(self.error(Unusable::Address { address }.into()))
             }
         }
+    }
+
+    /// Returns the number of removed clusters of each name.
+    pub(super) async fn removals(&mut self) -> Result<BTreeMap<Box<str>, u64>, PersistError> {
+        let mut removals = BTreeMap::new();
+        for (key, value) in self.meta().await? {
+            let Some(name) = key.strip_prefix(REMOVALS) else {
+                continue;
+            };
+            let Ok(count) = String::from_utf8_lossy(&value).parse() else {
+                return Err(self.error(Unusable::Meta { key }.into()));
+            };
+            removals.insert(name.into(), count);
+        }
+        Ok(removals)
     }
 
     async fn meta(&mut self) -> Result<BTreeMap<String, Vec<u8>>, PersistError> {
@@ -196,9 +213,12 @@ async fn connect(path: &std::path::Path) -> Result<SqliteConnection, sqlx::Error
             "the file system does not let SQLite keep a write-ahead log".into(),
         ));
     }
-    sqlx::raw_sql("PRAGMA synchronous = FULL; PRAGMA journal_size_limit = 16777216;")
-        .execute(&mut connection)
-        .await?;
+    // A deleted Secret is overwritten, not only unlinked from the file.
+    sqlx::raw_sql(
+        "PRAGMA synchronous = FULL; PRAGMA journal_size_limit = 16777216; PRAGMA secure_delete = ON;",
+    )
+    .execute(&mut connection)
+    .await?;
     Ok(connection)
 }
 
@@ -241,7 +261,7 @@ fn read_identity(meta: &mut BTreeMap<String, Vec<u8>>) -> Result<Identity, Unusa
     let mut text = |key: &'static str| {
         meta.remove(key)
             .and_then(|value| String::from_utf8(value).ok())
-            .ok_or(Unusable::Meta { key })
+            .ok_or_else(|| Unusable::Meta { key: key.to_owned() })
     };
     let seed = text("seed")?;
     let Ok(seed) = seed.parse() else {
@@ -314,6 +334,8 @@ async fn read_clusters(connection: &mut SqliteConnection) -> Result<(Vec<StoredC
 struct Batch<'a> {
     created: Vec<(u64, &'a str)>,
     removed: Vec<u64>,
+    /// The number of removed clusters of each name.
+    removals: BTreeMap<&'a str, u64>,
     counters: BTreeMap<u64, Counters>,
     changes: Vec<(u64, &'a Change)>,
     address: Option<SocketAddr>,
@@ -324,6 +346,7 @@ impl<'a> Batch<'a> {
         let mut batch = Self {
             created: Vec::new(),
             removed: Vec::new(),
+            removals: BTreeMap::new(),
             counters: BTreeMap::new(),
             changes: Vec::new(),
             address: None,
@@ -360,7 +383,14 @@ impl<'a> Batch<'a> {
                         }
                     }
                 }
-                Record::Removed { cluster } => batch.removed.push(*cluster),
+                Record::Removed {
+                    cluster,
+                    name,
+                    removals,
+                } => {
+                    batch.removed.push(*cluster);
+                    batch.removals.insert(name, *removals);
+                }
                 Record::Address(address) => batch.address = Some(*address),
             }
         }
@@ -413,6 +443,14 @@ impl<'a> Batch<'a> {
                 .bind(cluster.cast_signed())
                 .execute(&mut *connection)
                 .await?;
+        }
+        for (name, removals) in &self.removals {
+            set(
+                connection,
+                &format!("{REMOVALS}{name}"),
+                removals.to_string().into_bytes(),
+            )
+            .await?;
         }
         Ok(())
     }

@@ -69,11 +69,11 @@ pub enum Unusable {
         /// The first finding of SQLite.
         verdict: String,
     },
-    /// A part of the server's identity is missing or not text.
-    #[error("{key:?} in the table meta is missing or not text")]
+    /// A part of the server's identity is missing or not text, or a count is not a number.
+    #[error("{key:?} in the table meta is missing or invalid")]
     Meta {
         /// The key.
-        key: &'static str,
+        key: String,
     },
     /// The seed is not a number.
     #[error("invalid seed {seed:?}")]

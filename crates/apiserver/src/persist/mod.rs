@@ -18,6 +18,7 @@ mod error;
 mod outbox;
 mod writer;
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -59,6 +60,8 @@ pub(crate) struct StoredCluster {
 pub(crate) struct Opened {
     pub(crate) identity: Identity,
     pub(crate) clusters: Vec<StoredCluster>,
+    /// The number of removed clusters of each name.
+    pub(crate) removals: BTreeMap<Box<str>, u64>,
     pub(crate) file: File,
 }
 
@@ -85,12 +88,14 @@ impl File {
         }
         let identity = database.identity().await?;
         let address = database.address().await?;
+        let removals = database.removals().await?;
         let (clusters, next) = database.clusters().await?;
         let queue = Arc::new(Queue::default());
         let writer = writer::start(database, directory, Arc::clone(&queue));
         Ok(Opened {
             identity,
             clusters,
+            removals,
             file: Self {
                 queue,
                 next: AtomicU64::new(next),

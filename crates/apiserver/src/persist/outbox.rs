@@ -46,7 +46,12 @@ pub(super) enum Record {
         counters: Counters,
     },
     /// A cluster was removed with all its objects.
-    Removed { cluster: u64 },
+    Removed {
+        cluster: u64,
+        name: Box<str>,
+        /// The number of removed clusters of this name.
+        removals: u64,
+    },
     /// The server listens on this address.
     Address(SocketAddr),
 }
@@ -225,9 +230,11 @@ impl Outbox {
     }
 
     /// Queues the removal of the cluster.
-    pub(crate) fn remove(self) {
+    pub(crate) fn remove(self, name: &str, removals: u64) {
         self.queue_records([Record::Removed {
             cluster: self.cluster,
+            name: name.into(),
+            removals,
         }]);
     }
 

@@ -26,6 +26,8 @@ use crate::verbs::{self, Target, Validation, Write};
 /// A virtual cluster.
 pub struct Cluster {
     name: Box<str>,
+    /// What tokens are valid for: the cluster, and no earlier one of its name.
+    token_scope: Box<str>,
     state: Mutex<State>,
     settings: Mutex<Arc<Settings>>,
     faults: Switchboard,
@@ -42,6 +44,7 @@ pub struct Cluster {
 impl Cluster {
     pub(super) fn new(
         name: &str,
+        token_scope: Box<str>,
         options: &Options,
         settings: Settings,
         state: State,
@@ -51,6 +54,7 @@ impl Cluster {
         let faults = Switchboard::new(Random::named(options.seed.wrapping_add(1), name));
         Self {
             name: name.into(),
+            token_scope,
             state: Mutex::new(state),
             settings: Mutex::new(Arc::new(settings)),
             faults,
@@ -65,6 +69,11 @@ impl Cluster {
     /// Returns the name of the cluster.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Returns what tokens of the cluster are valid for.
+    pub(crate) fn token_scope(&self) -> &str {
+        &self.token_scope
     }
 
     /// Locks the state. The holder of the lock must not wait for anything.
@@ -87,11 +96,12 @@ impl Cluster {
         self.closed.subscribe()
     }
 
-    /// Ends the watches of the cluster and removes it from the disk.
-    pub(super) fn close(&self) {
+    /// Ends the watches of the cluster and removes it from the disk; `removals` is the number of removed clusters of
+    /// its name.
+    pub(super) fn close(&self, removals: u64) {
         self.closed.send_replace(true);
         if let Some(outbox) = self.state().outbox.take() {
-            outbox.remove();
+            outbox.remove(&self.name, removals);
         }
     }
 
@@ -226,7 +236,10 @@ impl ClusterHandle {
 
     /// Returns the token of the cluster's administrator.
     pub fn token(&self) -> String {
-        self.server.shared.secret.cluster_token(self.name())
+        self.server
+            .shared
+            .secret
+            .cluster_token(self.cluster.token_scope())
     }
 
     /// Returns a kubeconfig for the cluster's administrator.

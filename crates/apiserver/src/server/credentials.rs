@@ -186,8 +186,8 @@ impl Secret {
     }
 
     /// Returns the token of a cluster's administrator.
-    pub(crate) fn cluster_token(&self, cluster: &str) -> String {
-        self.token(&format!("cluster/{cluster}"))
+    pub(crate) fn cluster_token(&self, scope: &str) -> String {
+        self.token(&format!("cluster/{scope}"))
     }
 
     /// Returns the token for `/admin`.
@@ -196,24 +196,35 @@ impl Secret {
     }
 
     /// Creates the token of a service account.
-    pub(crate) fn account_token(&self, cluster: &str, claims: &Value) -> String {
+    pub(crate) fn account_token(&self, scope: &str, claims: &Value) -> String {
         let encode = |value: &Value| URL_SAFE_NO_PAD.encode(value.to_string());
         let header = json!({"alg": "HS256", "kid": "starling-embedded"});
         let signed = format!("{}.{}", encode(&header), encode(claims));
-        let seal = self.seal(&format!("account/{cluster}/{signed}"));
+        let seal = self.seal(&format!("account/{scope}/{signed}"));
         format!("{signed}.{}", URL_SAFE_NO_PAD.encode(seal))
     }
 
     /// Returns the claims of a service account's token; `None` if the token is invalid or expired.
-    pub(crate) fn account_claims(&self, cluster: &str, token: &str, now: Timestamp) -> Option<Value> {
+    pub(crate) fn account_claims(&self, scope: &str, token: &str, now: Timestamp) -> Option<Value> {
         let (signed, seal) = token.rsplit_once('.')?;
-        let expected = self.seal(&format!("account/{cluster}/{signed}"));
+        let expected = self.seal(&format!("account/{scope}/{signed}"));
         if !constant_time_eq(&URL_SAFE_NO_PAD.decode(seal).ok()?, &expected) {
             return None;
         }
         let claims = URL_SAFE_NO_PAD.decode(signed.split_once('.')?.1).ok()?;
         let claims: Value = serde_json::from_slice(&claims).ok()?;
         (claims["exp"].as_i64()? > now.as_second()).then_some(claims)
+    }
+}
+
+/// Returns the scope of the tokens of a cluster; `removals` is the number of earlier clusters of its name. Without any,
+/// it is the name.
+pub(super) fn token_scope(name: &str, removals: u64) -> Box<str> {
+    if removals == 0 {
+        name.into()
+    } else {
+        // No name of a cluster has this character.
+        format!("{name}#{removals}").into()
     }
 }
 

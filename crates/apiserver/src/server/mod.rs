@@ -23,7 +23,8 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::time::Duration;
 
 use jiff::Timestamp;
 use thiserror::Error;
@@ -63,6 +64,8 @@ pub struct Options {
     pub names: Vec<String>,
     /// The URL in kubeconfigs, without a path; `None` for the first address that the server listens on.
     pub url: Option<String>,
+    /// The limits on connections.
+    pub connections: ConnectionLimits,
 }
 
 impl Default for Options {
@@ -77,6 +80,27 @@ impl Default for Options {
             controllers: Controllers::all(),
             names: Vec::new(),
             url: None,
+            connections: ConnectionLimits::default(),
+        }
+    }
+}
+
+/// The limits on connections. They need no credentials, so anyone who reaches the address may open them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConnectionLimits {
+    /// The number of connections at a time; further ones are closed at once.
+    pub open: usize,
+    /// The time for the TLS handshake.
+    pub handshake: Duration,
+}
+
+impl Default for ConnectionLimits {
+    /// As many as a fleet of thousands of clusters opens, with a client for each; and ten seconds, as kube-apiserver
+    /// gives.
+    fn default() -> Self {
+        Self {
+            open: 20_000,
+            handshake: Duration::from_secs(10),
         }
     }
 }
@@ -131,6 +155,8 @@ pub(crate) struct Shared {
     pub(crate) authority: Authority,
     pub(crate) secret: Secret,
     clusters: RwLock<BTreeMap<Box<str>, Arc<Cluster>>>,
+    /// The number of removed clusters of each name.
+    removals: Mutex<BTreeMap<Box<str>, u64>>,
     numbers: Arc<AtomicU64>,
     /// The data directory; `None` if clusters exist in memory only.
     file: Option<File>,
@@ -185,6 +211,11 @@ impl Server {
         names.extend(opened.file.address().map(|address| address.ip().to_string()));
         let authority = Authority::known(&certificate, &key, &names)?;
         let server = Self::run(options, secret, authority, seed, Some(opened.file));
+        *server
+            .shared
+            .removals
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = opened.removals;
         for stored in opened.clusters {
             server.restore(stored);
         }
@@ -201,6 +232,7 @@ impl Server {
             authority,
             secret,
             clusters: RwLock::default(),
+            removals: Mutex::default(),
             numbers: Arc::default(),
             file,
             seed,
@@ -244,6 +276,7 @@ impl Server {
         let work = self.shared.work.clone();
         Arc::new(Cluster::new(
             name,
+            self.shared.token_scope(name),
             options,
             self.settings(),
             state,
@@ -262,6 +295,7 @@ impl Server {
         let work = self.shared.work.clone();
         let cluster = Cluster::new(
             &stored.name,
+            self.shared.token_scope(&stored.name),
             options,
             self.settings(),
             state,
@@ -333,7 +367,8 @@ impl Server {
         Ok(self.handle(cluster))
     }
 
-    /// Removes a cluster with all its objects; its watches end. Returns whether it existed.
+    /// Removes a cluster with all its objects; its watches end, and its tokens are void, also for a later cluster of
+    /// its name. Returns whether it existed.
     pub fn remove_cluster(&self, name: &str) -> bool {
         let mut clusters = self
             .shared
@@ -342,7 +377,7 @@ impl Server {
             .unwrap_or_else(PoisonError::into_inner);
         let removed = clusters.remove(name);
         if let Some(cluster) = &removed {
-            cluster.close();
+            cluster.close(self.shared.count_removal(name));
         }
         removed.is_some()
     }
@@ -411,19 +446,32 @@ impl Shared {
             .cloned()
     }
 
+    /// Counts the removal of a cluster of this name.
+    fn count_removal(&self, name: &str) -> u64 {
+        let mut removals = self.removals.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = removals.entry(name.into()).or_default();
+        *count += 1;
+        *count
+    }
+
+    fn token_scope(&self, name: &str) -> Box<str> {
+        let removals = self.removals.lock().unwrap_or_else(PoisonError::into_inner);
+        credentials::token_scope(name, removals.get(name).copied().unwrap_or(0))
+    }
+
     /// Returns the cluster whose administrator or service account has a token.
     ///
     /// It tries the key of every cluster, since a token does not name its cluster; only requests without the path of a
     /// cluster need it.
     pub(crate) fn cluster_of_token(&self, token: &str, now: Timestamp) -> Option<Arc<Cluster>> {
         let clusters = self.clusters.read().unwrap_or_else(PoisonError::into_inner);
-        let fits = |name: &str| {
-            constant_time_eq(token.as_bytes(), self.secret.cluster_token(name).as_bytes())
-                || self.secret.account_claims(name, token, now).is_some()
+        let fits = |scope: &str| {
+            constant_time_eq(token.as_bytes(), self.secret.cluster_token(scope).as_bytes())
+                || self.secret.account_claims(scope, token, now).is_some()
         };
         clusters
             .values()
-            .find(|cluster| fits(cluster.name()))
+            .find(|cluster| fits(cluster.token_scope()))
             .map(Arc::clone)
     }
 }

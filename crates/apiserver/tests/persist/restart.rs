@@ -1,5 +1,7 @@
 //! The state of a server after a restart.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use jiff::Timestamp;
 use kube::Client;
 use serde_json::{Value, json};
@@ -280,4 +282,75 @@ async fn clusters_are_created_and_removed() {
     let running = Running::begin(directory.path()).await;
     assert_eq!(running.server.clusters(), ["a"]);
     assert_eq!(uid(&running), third);
+}
+
+/// Guards against a kubeconfig of a removed cluster that opens the next one of its name.
+#[tokio::test(flavor = "multi_thread")]
+async fn tenant_credentials_of_a_removed_cluster_are_void() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = "/api/v1/namespaces/default";
+    let code = async |kubeconfig: &str| {
+        send(&client(kubeconfig).await, "GET", path, Value::Null)
+            .await
+            .code
+    };
+    let token_of = async |kubeconfig: &str| {
+        let path = format!("{path}/serviceaccounts/default/token");
+        let request = json!({"spec": {"expirationSeconds": 3600}});
+        let token = must(&client(kubeconfig).await, "POST", &path, request).await;
+        let token = token["status"]["token"].as_str().unwrap().to_owned();
+        let line = kubeconfig.lines().last().unwrap();
+        kubeconfig.replace(line, &format!("    token: {token}"))
+    };
+    let running = Running::begin(directory.path()).await;
+    let mut void = Vec::new();
+    for _ in 0..2 {
+        let kubeconfig = running.server.create_cluster("a").unwrap().kubeconfig();
+        let account = token_of(&kubeconfig).await;
+        assert_eq!((code(&kubeconfig).await, code(&account).await), (200, 200));
+        void.extend([kubeconfig, account]);
+        assert!(running.server.remove_cluster("a"));
+    }
+    let valid = running.server.create_cluster("a").unwrap().kubeconfig();
+    let other = running.server.create_cluster("b").unwrap().kubeconfig();
+    running.end().await;
+    // The first kubeconfig of a name stays as versions without this check made it.
+    let running = Running::begin(directory.path()).await;
+    assert_eq!((code(&valid).await, code(&other).await), (200, 200));
+    for kubeconfig in &void {
+        assert_eq!(code(kubeconfig).await, 401);
+    }
+    running.end().await;
+}
+
+/// Guards against Secrets that stay in the file after their deletion.
+#[tokio::test(flavor = "multi_thread")]
+async fn tenant_deleted_secrets_are_not_in_the_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let running = Running::begin(directory.path()).await;
+    let client = client(&running.server.create_cluster("a").unwrap().kubeconfig()).await;
+    let path = "/api/v1/namespaces/default/secrets";
+    for (name, value) in [("deleted", "canary-one"), ("changed", "canary-two")] {
+        // Larger than a page, and together with others, so that pages become free and are shared.
+        let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name},
+            "stringData": {"a": value, "b": "x".repeat(9_000)}});
+        must(&client, "POST", path, secret).await;
+    }
+    must(&client, "DELETE", &format!("{path}/deleted"), Value::Null).await;
+    let change = json!({"data": null, "stringData": {"a": "other"}});
+    must(&client, "PATCH", &format!("{path}/changed"), change).await;
+    running.end().await;
+    for file in std::fs::read_dir(directory.path()).unwrap() {
+        let content = std::fs::read(file.unwrap().path()).unwrap_or_default();
+        for value in ["canary-one", "canary-two"] {
+            let encoded = STANDARD.encode(value);
+            let found = |text: &str| {
+                content
+                    .windows(text.len())
+                    .any(|window| window == text.as_bytes())
+            };
+            // Without the last character, which depends on what follows.
+            assert!(!found(&encoded[..encoded.len() - 4]), "{value}");
+        }
+    }
 }

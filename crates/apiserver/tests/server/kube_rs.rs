@@ -1,6 +1,7 @@
 //! The embedded API server with kube-rs: watchers, server-side apply, deletion.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use futures::{StreamExt as _, TryStreamExt as _};
 use k8s_openapi::api::apps::v1::Deployment;
@@ -13,6 +14,8 @@ use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Client, ResourceExt as _};
 use serde_json::json;
 use starling_apiserver::journal::Verb;
+use starling_apiserver::server::{ConnectionLimits, Options};
+use tokio::io::AsyncReadExt as _;
 
 use crate::world::{World, until};
 
@@ -347,4 +350,39 @@ fn pem_body(pem: &str) -> Vec<u8> {
     use base64::Engine as _;
     let body: String = pem.lines().filter(|line| !line.starts_with("--")).collect();
     base64::engine::general_purpose::STANDARD.decode(body).unwrap()
+}
+
+/// Guards against connections without credentials that end the server for its users.
+#[tokio::test]
+async fn tenant_connections_without_credentials_are_bounded_in_number_and_time() {
+    let limits = ConnectionLimits {
+        open: 2,
+        handshake: Duration::from_millis(300),
+    };
+    let world = World::with(Options {
+        connections: limits,
+        ..Options::default()
+    })
+    .await;
+    let address = world
+        .server
+        .url()
+        .unwrap()
+        .strip_prefix("https://")
+        .unwrap()
+        .to_owned();
+    let connect = async || tokio::net::TcpStream::connect(&address).await.unwrap();
+    // Both send nothing.
+    let mut silent = [connect().await, connect().await];
+    let end = async |stream: &mut tokio::net::TcpStream| {
+        let read = tokio::time::timeout(Duration::from_secs(30), stream.read(&mut [0])).await;
+        // A connection that is closed before anything was read of it may be reset.
+        assert!(matches!(read, Ok(Ok(0) | Err(_))), "{read:?}");
+    };
+    end(&mut connect().await).await;
+    for stream in &mut silent {
+        end(stream).await;
+    }
+    let (_, client) = world.cluster("a").await;
+    assert!(client.apiserver_version().await.is_ok());
 }

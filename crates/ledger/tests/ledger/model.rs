@@ -2,12 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use jiff::Timestamp;
 use proptest::collection::{btree_map, btree_set, vec};
 use proptest::prelude::*;
 use starling_core::apply::{ManagementState, Record};
 use starling_core::ids::{ClusterId, OwnerLabel};
 use starling_core::object::ObjectId;
-use starling_ledger::{Due, Ledger, QueueKey};
+use starling_ledger::{Due, Existing, Ledger, QueueKey};
 use tempfile::TempDir;
 
 #[derive(Clone, Debug)]
@@ -20,7 +21,7 @@ enum Step {
         BTreeMap<ObjectId, Record>,
         BTreeSet<ObjectId>,
     ),
-    DropCluster(ClusterId),
+    KeepClusters(BTreeSet<ClusterId>),
     Restart,
 }
 
@@ -94,7 +95,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => vec(queue_key(), 0..4).prop_map(Step::RemoveDue),
         4 => (cluster(), owner(), btree_map(object_key(), record(), 0..8), btree_set(object_key(), 0..6))
             .prop_map(|(cluster, owner, upserts, deletes)| Step::SaveRecords(cluster, owner, upserts, deletes)),
-        1 => cluster().prop_map(Step::DropCluster),
+        1 => btree_set(cluster(), 0..3).prop_map(Step::KeepClusters),
         1 => Just(Step::Restart),
     ]
 }
@@ -109,7 +110,13 @@ impl Model {
                 known.retain(|key, _| !deletes.contains(key));
                 known.extend(upserts.clone());
             }
-            Step::DropCluster(cluster) => self.records.retain(|(other, _), _| other != cluster),
+            Step::KeepClusters(clusters) => {
+                for ((cluster, _), records) in &mut self.records {
+                    if !clusters.contains(cluster) {
+                        records.clear();
+                    }
+                }
+            }
             Step::Restart => {}
         }
     }
@@ -148,7 +155,16 @@ async fn perform(ledger: Ledger, folder: &TempDir, step: &Step) -> Ledger {
                 .await
                 .unwrap();
         }
-        Step::DropCluster(cluster) => ledger.drop_cluster_records(cluster).await.unwrap(),
+        Step::KeepClusters(clusters) => {
+            let existing = Existing {
+                clusters: clusters.clone(),
+                ..Existing::default()
+            };
+            ledger
+                .forget_deleted(&existing, Timestamp::UNIX_EPOCH)
+                .await
+                .unwrap();
+        }
         Step::Restart => {
             ledger.close().await;
             return Ledger::open(folder.path()).await.unwrap().0;

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use futures::future::join_all;
 use starling_ledger::{
-    AdmissionEnd, AdmissionOutcome, AttemptOutcome, Due, EntryOnCluster, LedgerError, Opened, RolloutEnd,
-    RolloutOutcome,
+    AdmissionEnd, AdmissionOutcome, AttemptEnd, AttemptOutcome, Due, EntryOnCluster, Existing, Forgotten,
+    LedgerError, Opened, RolloutEnd, RolloutOutcome,
 };
 use tempfile::TempDir;
 
@@ -166,16 +166,6 @@ async fn a_group_keeps_its_newest_rollouts_and_all_open_ones() {
         .map(|a| a.key.rollout)
         .collect();
     assert_eq!(open, [number(1), number(2)], "what is open outlives its rollout");
-
-    ledger.forget_group(&group("group-1")).await.unwrap();
-    assert!(ledger.rollouts(&group("group-1")).await.unwrap().is_empty());
-    assert!(
-        ledger
-            .open_admissions(&group("group-1"))
-            .await
-            .unwrap()
-            .is_empty()
-    );
 }
 
 #[tokio::test]
@@ -553,10 +543,79 @@ async fn a_sync_keeps_its_newest_twenty_attempts() {
         .collect();
     assert_eq!(numbers, (11..=30).rev().collect::<Vec<_>>());
     assert_eq!(ledger.attempts("sync-2").await.unwrap()[0].id, other);
+}
 
-    ledger.forget_sync("sync-1").await.unwrap();
-    assert!(ledger.attempts("sync-1").await.unwrap().is_empty());
-    assert_eq!(ledger.attempts("sync-2").await.unwrap().len(), 1);
+/// Guards against a ledger that grows with every object that was ever deleted.
+#[tokio::test]
+async fn tenant_what_was_deleted_is_forgotten_some_time_after_its_end() {
+    let folder = TempDir::new().unwrap();
+    let (ledger, _) = open(folder.path()).await;
+    for group_id in ["kept", "gone"] {
+        for id in 1..=3 {
+            ledger.begin_rollout(&mk_rollout(group_id, id)).await.unwrap();
+            let mut admission = mk_admission(id, "eu1", &format!("t{id}"));
+            admission.key.group_id = group_id.into();
+            ledger.record_admissions(&[admission]).await.unwrap();
+        }
+        for id in 1..=2 {
+            let (group_id, outcome) = (group(group_id), RolloutOutcome::Succeeded);
+            let ended = ledger.end_rollout(&group_id, number(id), outcome, at(10 * id));
+            assert!(ended.await.unwrap());
+        }
+    }
+    for sync in ["kept", "gone"] {
+        let ended = ledger.begin_attempt(&mk_attempt(sync, 1)).await.unwrap();
+        let end = AttemptEnd {
+            ended_at: at(5),
+            ..mk_end(AttemptOutcome::Succeeded)
+        };
+        ledger.finish_attempt(ended, &end).await.unwrap();
+        ledger.begin_attempt(&mk_attempt(sync, 2)).await.unwrap();
+    }
+    let (objects, none) = (
+        BTreeMap::from([(mk_object("web"), mk_record("r"))]),
+        BTreeSet::new(),
+    );
+    for cluster_id in ["kept", "gone"] {
+        let (cluster, owner) = (cluster(cluster_id), owner("o"));
+        ledger
+            .save_records(&cluster, &owner, &objects, &none)
+            .await
+            .unwrap();
+        ledger.set_record_attempt(&cluster, &owner, at(3)).await.unwrap();
+    }
+    let existing = Existing {
+        groups: [group("kept")].into(),
+        syncs: ["kept".to_owned()].into(),
+        clusters: [cluster("kept")].into(),
+    };
+    let forget = || ledger.forget_deleted(&existing, at(15));
+    let forgotten = forget().await.unwrap();
+    assert_eq!((forgotten.rollouts, forgotten.records), (1, 1), "{forgotten:?}");
+    assert_eq!(forget().await.unwrap(), Forgotten::default());
+
+    for (group_id, rollouts) in [("kept", 3), ("gone", 2)] {
+        let found = ledger.rollouts(&group(group_id)).await.unwrap();
+        assert_eq!(found.len(), rollouts, "{group_id}");
+        assert!(
+            found.iter().any(|rollout| rollout.end.is_none()),
+            "what is open stays"
+        );
+        assert_eq!(ledger.open_admissions(&group(group_id)).await.unwrap().len(), 1);
+    }
+    let of = async |sync| ledger.attempts(sync).await.unwrap().len();
+    assert_eq!(
+        (of("kept").await, of("gone").await, forgotten.attempts),
+        (2, 1, 1)
+    );
+    for (cluster_id, records) in [("kept", 1), ("gone", 0)] {
+        let loaded = ledger
+            .load_records(&cluster(cluster_id), &owner("o"))
+            .await
+            .unwrap();
+        assert_eq!(loaded.objects.len(), records, "{cluster_id}");
+        assert_eq!(loaded.attempted_at.is_some(), records == 1, "{cluster_id}");
+    }
 }
 
 #[tokio::test]
@@ -650,15 +709,6 @@ async fn twenty_syncs_with_two_hundred_objects_each() {
     assert!(
         ledger
             .load_records(&cluster("cluster-2"), &owner("owner-1"))
-            .await
-            .unwrap()
-            .objects
-            .is_empty()
-    );
-    ledger.drop_cluster_records(&cluster("cluster-1")).await.unwrap();
-    assert!(
-        ledger
-            .load_records(&cluster("cluster-1"), &owner("owner-1"))
             .await
             .unwrap()
             .objects
@@ -783,7 +833,7 @@ async fn records_belong_to_the_attempt_that_was_set_last_until_they_are_dropped(
         .await
         .unwrap();
     assert_eq!((attempt("a").await, attempt("b").await), (None, Some(at(3))));
-    ledger.drop_cluster_records(&cluster("c")).await.unwrap();
+    ledger.forget_deleted(&Existing::default(), at(0)).await.unwrap();
     ledger
         .save_records(&cluster("c"), &owner("b"), &objects, &none)
         .await

@@ -47,8 +47,8 @@ pub(super) async fn decrypt(
     limits: &RenderLimits,
 ) -> Result<Vec<u8>, Failure> {
     let text = document.text.clone();
-    let secret = identities.clone();
-    let (home, input) = blocking(move || create_directory(&text, &secret))
+    let (secret, parent) = (identities.clone(), limits.directory.clone());
+    let (home, input) = blocking(move || create_directory(&parent, &text, &secret))
         .await
         .map_err(Failure::Run)?;
     let arguments = [
@@ -85,9 +85,15 @@ pub(super) async fn decrypt(
 }
 
 /// Creates the directory of the program with the ciphertext, and its standard input with the identities.
-fn create_directory(text: &str, identities: &Identities) -> Result<(tempfile::TempDir, Stdio), RenderError> {
+fn create_directory(
+    parent: &Path,
+    text: &str,
+    identities: &Identities,
+) -> Result<(tempfile::TempDir, Stdio), RenderError> {
     let prepared = || -> io::Result<_> {
-        let home = tempfile::Builder::new().prefix("starling-sops-").tempdir()?;
+        let home = tempfile::Builder::new()
+            .prefix("starling-sops-")
+            .tempdir_in(parent)?;
         std::fs::write(home.path().join(FILE), text)?;
         // `sops` searches for a configuration in this directory and its parents, and finds this one.
         std::fs::write(home.path().join(".sops.yaml"), "{}")?;

@@ -136,7 +136,7 @@ async fn inventory_has_changed(
     context: SyncContext<'_>,
     member: &Member,
     observed: &SyncSnapshot,
-    report: &DriftReport,
+    drift: &DriftReport,
 ) -> bool {
     let status = &observed.status;
     if status.inventory.digest.is_empty() || status.attempts > 0 {
@@ -150,16 +150,10 @@ async fn inventory_has_changed(
     else {
         return false;
     };
-    let (listed, then, returned) = (now.len(), status.inventory.objects, report.unrecorded.len());
-    tracing::warn!(sync = %observed.key, objects = listed, before = then, returned, "inventory changed on the cluster");
-    let cluster = observed.cluster_name();
-    let note = format!(
-        "the inventory on cluster {cluster} was changed or set back: it lists {listed} objects, and {then} before"
-    );
-    context
-        .events
-        .warning(&*observed.object, "InventoryChanged", note)
-        .await;
+    // The attempt that follows reports one that is missing, as any other attempt does.
+    if !now.is_empty() {
+        report::inventory_changed(context, observed, now.len(), drift.unrecorded.len()).await;
+    }
     true
 }
 
@@ -289,6 +283,11 @@ async fn attempt(
     let responses = member.apply(job).await;
     recorder.end(context, &observed.cluster_key(), responses.interrupted.as_ref());
     drift::attempted(context, observed, &responses);
+    let status = &observed.status;
+    let is_same_cluster = status.last_applied_cluster_id == observed.cluster_id.as_str();
+    if responses.inventory_was_empty && status.inventory.objects > 0 && is_same_cluster {
+        report::inventory_changed(context, observed, 0, 0).await;
+    }
     report::relinquished(context, observed, &responses.relinquished).await;
     report::undeleted(context, observed, &responses.undeleted).await;
     let outcome = match &responses.interrupted {

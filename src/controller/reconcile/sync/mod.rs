@@ -52,6 +52,14 @@ use validate::{ValidSync, validate};
 /// # Errors
 /// [`ReconcileError`] if an intent cannot be recorded or status cannot be written.
 pub async fn reconcile(context: SyncContext<'_>, key: &ObjectKey) -> Result<Next, ReconcileError> {
+    let passed = pass(context, key).await;
+    if let Err(ReconcileError::Ledger(error)) = &passed {
+        report::not_recorded(context, key, error).await?;
+    }
+    passed
+}
+
+async fn pass(context: SyncContext<'_>, key: &ObjectKey) -> Result<Next, ReconcileError> {
     let Some(observed) = observe::observe(context, key) else {
         return Ok(Next::OnEvent);
     };

@@ -57,7 +57,9 @@ impl SyncRenderError {
     pub(super) fn is_permanent(&self) -> bool {
         match self {
             Self::SourceNotFound { .. } | Self::Revision(_) => true,
-            Self::Render(RenderFailure::Render(error)) => is_permanent(error),
+            Self::Render(RenderFailure::Render(error) | RenderFailure::WithoutSubmodules { error, .. }) => {
+                is_permanent(error)
+            }
             Self::Origin(_)
             | Self::Keys(_)
             | Self::Render(RenderFailure::Tree(_) | RenderFailure::Copy(_)) => false,
@@ -72,10 +74,12 @@ impl SyncRenderError {
             Self::Revision(_) => "InvalidRevision",
             Self::Keys(_) => DECRYPTION_FAILED,
             Self::Render(RenderFailure::Copy(_)) => "StorageFailed",
-            Self::Render(RenderFailure::Render(error)) => match **error {
-                RenderError::Encrypted { .. } => DECRYPTION_FAILED,
-                _ => "BuildFailed",
-            },
+            Self::Render(RenderFailure::Render(error) | RenderFailure::WithoutSubmodules { error, .. }) => {
+                match **error {
+                    RenderError::Encrypted { .. } => DECRYPTION_FAILED,
+                    _ => "BuildFailed",
+                }
+            }
         }
     }
 }
@@ -94,6 +98,7 @@ fn is_permanent(error: &RenderError) -> bool {
             | RenderError::Incomplete { .. }
             | RenderError::Duplicate { .. }
             | RenderError::OfStarling { .. }
+            | RenderError::ControlledLabel { .. }
             | RenderError::NotAMapping { .. }
             | RenderError::TooLarge { .. }
             | RenderError::Failed { .. }

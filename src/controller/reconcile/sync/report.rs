@@ -3,6 +3,7 @@
 use starling_api::{SyncStatus, UNDELETE};
 use starling_core::object::ObjectId;
 use starling_core::restore::RestoreFinding;
+use starling_ledger::LedgerError;
 
 use super::super::ReconcileError;
 use super::deletion_hold;
@@ -15,6 +16,7 @@ use super::status::{self, Pass};
 use super::validate::{SyncBlocked, ValidSync};
 use crate::controller::context::SyncContext;
 use crate::controller::event_handlers::ChangedBy;
+use crate::controller::object_key::ObjectKey;
 
 /// Reports the results of a pass.
 ///
@@ -173,6 +175,50 @@ pub(super) async fn relinquished(context: SyncContext<'_>, observed: &SyncSnapsh
         .events
         .warning(&*observed.object, "ObjectsRelinquished", note)
         .await;
+}
+
+/// Reports that the inventory on the member is not the one in status: it lists `listed` objects, of which the member
+/// has `returned` without a record. What left git since the inventory in status, and is not listed, is never deleted.
+pub(super) async fn inventory_changed(
+    context: SyncContext<'_>,
+    observed: &SyncSnapshot,
+    listed: usize,
+    returned: usize,
+) {
+    let (cluster, before) = (observed.cluster_name(), observed.status.inventory.objects);
+    tracing::warn!(sync = %observed.key, objects = listed, before, returned, "inventory changed on the cluster");
+    let note = format!(
+        "the inventory on cluster {cluster} was changed or set back: it lists {listed} objects, and {before} before; \
+         objects that it lacks and that are no longer in git are not deleted"
+    );
+    context
+        .events
+        .warning(&*observed.object, "InventoryChanged", note)
+        .await;
+}
+
+/// Reports that nothing is applied because the ledger does not accept the intent.
+///
+/// # Errors
+/// As [`report`].
+pub(super) async fn not_recorded(
+    context: SyncContext<'_>,
+    key: &ObjectKey,
+    error: &LedgerError,
+) -> Result<(), ReconcileError> {
+    let Some(sync) = context.objects.syncs.get(key) else {
+        return Ok(());
+    };
+    let before = sync.status.clone().unwrap_or_default();
+    let after = status::not_recorded(&before, &crate::chain(error), context.clock.now());
+    if after == before {
+        return Ok(());
+    }
+    let written = context.hub.write_status(&*sync, &after).await?;
+    if let Some(change) = context.objects.syncs.observe_write(written) {
+        context.handlers.on_sync(&change, ChangedBy::Reconciler);
+    }
+    Ok(())
 }
 
 fn log(observed: &SyncSnapshot, outcome: Option<&Outcome>) {

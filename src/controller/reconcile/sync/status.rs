@@ -7,14 +7,13 @@ use starling_core::progress;
 use starling_core::restore::RestoreFinding;
 use starling_core::step::{self, SyncStep, Wanted};
 
-use super::super::{held_after_restore, ready, repeated, retrying, stalled};
+use super::super::{held_after_restore, ledger_unavailable, ready, repeated, retrying, stalled};
 use super::health::HealthCheck;
 use super::health_status::{self, HealthSubject};
 use super::observe::SyncSnapshot;
 use super::outcome::{Applied, Failure, Outcome};
 use super::validate::{SyncBlocked, ValidSync};
 use super::{access, deletion_hold, drift_status, prune_grace};
-use crate::controller::artifacts::Submodules;
 use crate::controller::caches::drift_states::DriftState;
 use crate::controller::manifests::BuildNotes;
 
@@ -81,6 +80,22 @@ pub(super) fn held(observed: &SyncSnapshot, finding: &RestoreFinding, now: Times
         conditions::HEALTHY,
         RENDERED_PLAIN,
         SUBMODULES_IGNORED,
+        conditions::CONTESTED,
+        conditions::DELETION_HELD,
+    ];
+    updates.extend(repeated_of(before, &known));
+    SyncStatus {
+        conditions: conditions::merge(&before.conditions, updates, before.observed_generation, now),
+        ..before.clone()
+    }
+}
+
+/// Returns the status of a Sync whose intent the ledger does not accept. What was known of the objects stays.
+pub(super) fn not_recorded(before: &SyncStatus, message: &str, now: Timestamp) -> SyncStatus {
+    let mut updates = ledger_unavailable(message);
+    let known = [
+        conditions::HEALTHY,
+        RENDERED_PLAIN,
         conditions::CONTESTED,
         conditions::DELETION_HELD,
     ];
@@ -343,12 +358,8 @@ fn notes(of: &BuildNotes) -> Vec<ConditionUpdate> {
         let message = "path read as plain YAML: neither kustomize nor kubectl found";
         present(RENDERED_PLAIN, "KustomizeMissing", message.into())
     });
-    let submodules = of.submodules.as_ref().map(|Submodules { count, first }| {
-        let others = match count - 1 {
-            0 => String::new(),
-            more => format!(" (and {more} more)"),
-        };
-        let message = format!("submodule {first}{others}: files of submodules are not read");
+    let submodules = of.submodules.as_ref().map(|submodules| {
+        let message = format!("{submodules}: files of submodules are not read");
         present(SUBMODULES_IGNORED, "SubmodulesNotFetched", message)
     });
     plain.into_iter().chain(submodules).collect()
@@ -412,6 +423,37 @@ mod tests {
             wanted: wanted(),
             until: Timestamp::MAX,
         }
+    }
+
+    /// Guards against a Sync that says that all is well while the disk is full.
+    #[test]
+    fn tenant_a_ledger_that_accepts_nothing_is_reported_and_the_health_stays() {
+        let known = [
+            ready(ConditionStatus::True, "Succeeded", "applied"),
+            ConditionUpdate {
+                type_: conditions::HEALTHY,
+                status: ConditionStatus::True,
+                reason: "Healthy".into(),
+                message: "all objects are healthy".into(),
+            },
+        ];
+        let now = Timestamp::UNIX_EPOCH;
+        let before = SyncStatus {
+            last_applied_target: "t".into(),
+            conditions: conditions::merge(&[], known.into(), Some(3), now),
+            observed_generation: Some(3),
+            ..SyncStatus::default()
+        };
+        let after = not_recorded(&before, "the disk is full", now);
+        let reason = |type_| conditions::find(&after.conditions, type_).map(|found| found.reason.as_str());
+        assert_eq!(reason(conditions::READY), Some("LedgerUnavailable"));
+        assert_eq!(reason(conditions::HEALTHY), Some("Healthy"));
+        assert_eq!(after.last_applied_target, "t");
+        assert_eq!(
+            not_recorded(&after, "the disk is full", now),
+            after,
+            "written once"
+        );
     }
 
     /// Guards against the loss of a request that came while the process had just started and was not connected yet.

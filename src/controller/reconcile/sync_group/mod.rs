@@ -52,11 +52,16 @@ use crate::controller::waits;
 /// # Errors
 /// [`ReconcileError`] if an intent cannot be recorded or status cannot be written.
 pub async fn reconcile(context: GroupContext<'_>, key: &ObjectKey) -> Result<Next, ReconcileError> {
-    unconfirmed::clear_up(context, key).await?;
-    let passed = pass(context, key).await;
+    let passed = match unconfirmed::clear_up(context, key).await {
+        Ok(()) => pass(context, key).await,
+        Err(error) => Err(error),
+    };
     // A pass that failed may have written status, but not the end of the rollout that status reports.
     if passed.is_err() {
         context.caches.unconfirmed_writes.add_group(key);
+    }
+    if let (Err(ReconcileError::Ledger(error)), Some(group)) = (&passed, context.objects.groups.get(key)) {
+        report::not_recorded(context, &group, error).await?;
     }
     passed
 }

@@ -7,8 +7,9 @@ use starling_api::conditions::{self, ConditionStatus, RESTORE_DETECTED};
 use starling_api::{Blocker, REQUESTED_AT, SyncGroup, SyncGroupStatus};
 use starling_core::restore::RestoreFinding;
 use starling_core::rollout::{PassFacts, blocked_status};
+use starling_ledger::LedgerError;
 
-use super::super::{ReconcileError, held_after_restore, ready, stalled};
+use super::super::{ReconcileError, held_after_restore, ledger_unavailable, ready, stalled};
 use super::observe::{Group, GroupBlocked};
 use crate::controller::context::GroupContext;
 use crate::controller::event_handlers::ChangedBy;
@@ -33,6 +34,23 @@ pub(super) async fn blocked(context: GroupContext<'_>, blocked: &GroupBlocked) -
         generation: object.metadata.generation,
         requested_at: object.annotations().get(REQUESTED_AT).map(String::as_str),
     };
+    let after = blocked_status(&before, updates, pass);
+    write(context, object, &before, &after).await
+}
+
+/// Writes that nothing is done because the ledger does not accept the intents. A requested reconcile stays open.
+pub(super) async fn not_recorded(
+    context: GroupContext<'_>,
+    object: &SyncGroup,
+    error: &LedgerError,
+) -> Result<(), ReconcileError> {
+    let before = object.status.clone().unwrap_or_default();
+    let pass = PassFacts {
+        now: context.clock.now(),
+        generation: before.observed_generation,
+        requested_at: None,
+    };
+    let updates = ledger_unavailable(&crate::chain(error));
     let after = blocked_status(&before, updates, pass);
     write(context, object, &before, &after).await
 }
