@@ -106,7 +106,8 @@ fn lost(path: &str, object: &Value, sent: &Value) -> Option<String> {
             .find_map(|(name, value)| lost(&format!("{path}.{name}"), &object[name], value)),
         (Value::Array(object), Value::Array(sent)) if sent.len() <= object.len() => {
             let both = object.iter().zip(sent).enumerate();
-            let mut lost = both.filter_map(|(at, (object, sent))| lost(&format!("{path}[{at}]"), object, sent));
+            let mut lost =
+                both.filter_map(|(at, (object, sent))| lost(&format!("{path}[{at}]"), object, sent));
             lost.next()
         }
         (Value::Null, Value::Array(sent)) if sent.is_empty() => None,

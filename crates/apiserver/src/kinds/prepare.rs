@@ -131,7 +131,8 @@ pub(crate) fn prepare_update(
         }
     }
     let differs = || {
-        let labels = &*resource.kind == "EndpointSlice" && new["metadata"]["labels"] != old["metadata"]["labels"];
+        let labels =
+            &*resource.kind == "EndpointSlice" && new["metadata"]["labels"] != old["metadata"]["labels"];
         labels || spec_differs(version, new, old)
     };
     if resource.strategy.generation && subresource != "status" && differs() {
