@@ -32,6 +32,7 @@ impl Listing {
             limits,
             count: 0,
             bytes: 0,
+            nodes: yaml::MAX_NODES,
             listing: Self::empty(),
         };
         let mut ahead = vec![directory.to_owned()];
@@ -120,6 +121,8 @@ struct Scan<'a> {
     limits: &'a RenderLimits,
     count: usize,
     bytes: usize,
+    /// The sequences, mappings and scalars that the remaining files may have: all files are in memory together.
+    nodes: usize,
     listing: Listing,
 }
 
@@ -189,10 +192,14 @@ impl Scan<'_> {
             });
         }
         let origin = self.tree.name(&path);
-        let documents = yaml::read(&content, self.limits.objects).map_err(|source| RenderError::Yaml {
-            origin: origin.clone(),
-            source,
+        let documents = yaml::read_within(&content, self.limits.objects, self.nodes).map_err(|source| {
+            RenderError::Yaml {
+                origin: origin.clone(),
+                source,
+            }
         })?;
+        let nodes: usize = documents.iter().map(yaml::nodes).sum();
+        self.nodes = self.nodes.saturating_sub(nodes);
         for (index, document) in documents.iter().enumerate() {
             for missing in ["apiVersion", "kind"] {
                 if !document[missing].is_string() {

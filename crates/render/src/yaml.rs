@@ -15,7 +15,7 @@ const MAX_DEPTH: usize = 100;
 /// Stack of the reading thread. A level takes 20 KiB in an unoptimised build (measured), so 100 take 2 MiB.
 const STACK_BYTES: usize = 8 << 20;
 /// Maximum sequences, mappings and scalars in one input: 20,000 objects of 100 each. A value takes about 100 bytes.
-const MAX_NODES: usize = 2_000_000;
+pub(super) const MAX_NODES: usize = 2_000_000;
 /// Maximum anchors and aliases in one input; users write a few, and the output of kustomize has none.
 const MAX_ALIASES: usize = 10_000;
 /// From here on, a float has lost digits of the written integer, or is not a meaningful number in a manifest.
@@ -50,6 +50,27 @@ impl std::error::Error for YamlError {}
 /// Anything that is not YAML, duplicate keys, numbers out of range, more than `max_documents`, deep nesting, and
 /// aliases that expand too far.
 pub(super) fn read(input: &[u8], max_documents: usize) -> Result<Vec<Value>, YamlError> {
+    read_within(input, max_documents, MAX_NODES)
+}
+
+/// Returns the number of sequences, mappings and scalars of a value.
+pub(super) fn nodes(value: &Value) -> usize {
+    match value {
+        Value::Array(items) => 1 + items.iter().map(nodes).sum::<usize>(),
+        Value::Object(fields) => 1 + fields.values().map(|value| 1 + nodes(value)).sum::<usize>(),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => 1,
+    }
+}
+
+/// Reads as [`read`] does, with a maximum for the sequences, mappings and scalars.
+///
+/// # Errors
+/// As [`read`].
+pub(super) fn read_within(
+    input: &[u8],
+    max_documents: usize,
+    max_nodes: usize,
+) -> Result<Vec<Value>, YamlError> {
     let whole = |problem| YamlError {
         document: 1,
         at: None,
@@ -61,15 +82,15 @@ pub(super) fn read(input: &[u8], max_documents: usize) -> Result<Vec<Value>, Yam
         std::thread::Builder::new()
             .name("yaml".to_owned())
             .stack_size(STACK_BYTES)
-            .spawn_scoped(scope, || parse(text, max_documents))
+            .spawn_scoped(scope, || parse(text, max_documents, max_nodes))
             .map_err(|_| whole("the system has no thread left to read it with"))?
             .join()
             .unwrap_or_else(|_| Err(whole("the reader failed on this text")))
     })
 }
 
-fn parse(text: &str, max_documents: usize) -> Result<Vec<Value>, YamlError> {
-    let options = || options(text.len(), max_documents);
+fn parse(text: &str, max_documents: usize, max_nodes: usize) -> Result<Vec<Value>, YamlError> {
+    let options = || options(text.len(), max_documents, max_nodes);
     let quoted = has_ambiguous_word(text).then(|| quote_texts(text));
     let source = quoted.as_deref().unwrap_or(text);
     let parsed = match serde_saphyr::from_multiple_with_options(source, options()) {
@@ -149,15 +170,15 @@ fn overflows(scalar: &str) -> bool {
     decimal && scalar.replace('_', "").parse::<f64>().is_ok_and(f64::is_infinite)
 }
 
-fn options(bytes: usize, max_documents: usize) -> serde_saphyr::Options {
+fn options(bytes: usize, max_documents: usize, max: usize) -> serde_saphyr::Options {
     serde_saphyr::options! {
         budget: serde_saphyr::budget! {
             max_depth: MAX_DEPTH,
             flow_nesting_limit: MAX_DEPTH,
             // Empty documents between separators count too; kustomize never writes them.
             max_documents: max_documents.saturating_mul(2).saturating_add(16),
-            max_nodes: MAX_NODES,
-            max_events: 2 * MAX_NODES,
+            max_nodes: max,
+            max_events: max.saturating_mul(2),
             max_aliases: MAX_ALIASES,
             max_anchors: MAX_ALIASES,
             // The caller limits the input; without aliases, a scalar cannot be longer than the input.

@@ -408,6 +408,36 @@ async fn a_quoted_text_survives_kustomize() {
     );
 }
 
+/// Guards against sixteen files of `a,a,a,…`, each within the limits, that fill the memory together.
+#[tokio::test]
+async fn tenant_the_files_of_a_plain_folder_are_limited_together() {
+    let values = "a,".repeat(700_000);
+    let list = |name: &str| format!("{}list: [{values}]\n", config_map(name));
+    let files: Vec<(String, String)> = ["a", "b", "c", "d"]
+        .map(|name| (format!("app/{name}.yaml"), list(name)))
+        .into();
+    let of = |count: usize| {
+        let files: Vec<_> = files
+            .iter()
+            .take(count)
+            .map(|(path, text)| (path.as_str(), text.as_str()))
+            .collect();
+        tree(&files)
+    };
+    let renderer = renderer(BuildTool::None);
+    let built = renderer.build(of(2).path(), "app", "", None).await;
+    assert_eq!(
+        built.map(|manifests| manifests.objects.len()).expect("two files"),
+        2
+    );
+    let error = failure(&renderer, &of(4), "app").await;
+    let source = std::error::Error::source(&error).map(ToString::to_string);
+    assert!(
+        source.is_some_and(|source| source.contains("too many")),
+        "{error}"
+    );
+}
+
 #[tokio::test]
 async fn without_kustomize_only_plain_folders_are_read_and_marked_plain() {
     let tree = tree(&[
