@@ -39,8 +39,13 @@ fn tenant_cel_an_endless_expression_stops_only_its_own_group() -> Result<()> {
         assert_eq!(scene.values(&MEMBERS, "settings").await?, all("one", 5));
         for number in 0..12 {
             wait::until(TIMEOUT, format!("{} is stalled", name(number)), async || {
-                let status = scene.fleet().group_status(&name(number), "it has a status", |_| true).await;
-                let conditions = status.map(|status| status.conditions).map_err(|error| error.to_string())?;
+                let status = scene
+                    .fleet()
+                    .group_status(&name(number), "it has a status", |_| true)
+                    .await;
+                let conditions = status
+                    .map(|status| status.conditions)
+                    .map_err(|error| error.to_string())?;
                 let stalled = conditions.iter().find(|condition| condition.type_ == "Stalled");
                 match stalled {
                     Some(condition) if condition.reason == "InvalidSpec" => Ok(condition.message.clone()),
@@ -49,11 +54,12 @@ fn tenant_cel_an_endless_expression_stops_only_its_own_group() -> Result<()> {
             })
             .await
             .map(|message| {
-                assert_eq!(
-                    message,
-                    "spec.rolloutStrategy.stages[canary].afterStageTasks[0]: metric.test: the expression costs more \
-                     than 5000000 units"
-                );
+                let prefix =
+                    "spec.rolloutStrategy.stages[canary].afterStageTasks[0]: metric.test: the expression ";
+                // On a machine that is slow enough, the limit of time is reached first.
+                let limit = message.strip_prefix(prefix);
+                let limits = ["costs more than 5000000 units", "takes longer than 5s"];
+                assert!(limit.is_some_and(|limit| limits.contains(&limit)), "{message}");
             })?;
         }
         Ok(())
