@@ -158,6 +158,7 @@ impl Builder<'_> {
         };
         let ignore = IgnoreRules::new(&template.ignore).map_err(BuildError::Ignore)?;
         let job = RenderJob {
+            namespace: at.source.metadata.namespace.as_deref().unwrap_or_default(),
             artifact: &artifact,
             ignore: &at.source.spec.ignore,
             timeout: at.source.spec.timeout.as_std(),

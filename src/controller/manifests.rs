@@ -66,6 +66,8 @@ impl Clone for RenderFailure {
 /// The inputs of a build.
 #[derive(Clone, Copy, Debug)]
 pub struct RenderJob<'a> {
+    /// The namespace of the Source, whose builds share turns.
+    pub namespace: &'a str,
     /// The artifact.
     pub artifact: &'a Artifact,
     /// The ignore patterns of the Source.

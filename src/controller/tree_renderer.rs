@@ -45,13 +45,10 @@ impl TreeRenderer {
             .await
             .map_err(tree_failed)?;
         let identities = job.keys.map(|keys| &keys.identities);
-        // The reader is the Source, as NAMESPACE/NAME.
-        let reader = job.artifact.origin.reader();
-        let tenant = reader.split_once('/').map_or(reader, |(namespace, _)| namespace);
         let built = self
             .renderer
             .clone()
-            .with_tenant(tenant)
+            .with_tenant(job.namespace)
             .build(&tree, job.path, job.target_namespace, identities)
             .await;
         match (built, submodules) {
@@ -103,47 +100,30 @@ impl ManifestBuilder for TreeRenderer {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
-    use std::path::Path;
-    use std::process::Command;
     use std::time::Duration;
 
     use starling_core::ids::OwnerLabel;
     use starling_core::ignore::IgnoreRules;
     use starling_git::{Credential, GitLimits, GitStore, RepoAccess, RepoUrl};
     use starling_render::{BuildTool, RenderLimits};
+    use starling_testkit::{Change, GitRepo};
 
     use super::super::artifacts::{Artifact, Origin};
     use super::*;
-
-    /// Runs git in a repository, and returns its output.
-    fn git(repository: &Path, arguments: &[&str]) -> String {
-        let identity = ["-c", "user.name=a", "-c", "user.email=a@example.com"];
-        let output = Command::new("git")
-            .current_dir(repository)
-            .args(identity)
-            .args(arguments)
-            .output()
-            .unwrap();
-        assert!(output.status.success(), "{arguments:?}: {output:?}");
-        String::from_utf8(output.stdout).unwrap().trim().to_owned()
-    }
 
     /// Guards against a build that lacks a directory, and nobody learns that it is in another repository.
     #[tokio::test]
     async fn tenant_submodules_are_found_and_named_by_a_build_that_fails() {
         let folder = tempfile::tempdir().unwrap();
-        let repository = folder.path().join("repository");
-        std::fs::create_dir_all(repository.join("app")).unwrap();
+        let repository = GitRepo::init().unwrap();
         let map = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n";
-        std::fs::write(repository.join("app/map.yaml"), map).unwrap();
-        git(&repository, &["init", "--quiet", "--initial-branch=main"]);
-        git(&repository, &["add", "app"]);
-        let link = format!("160000,{},lib", "1".repeat(40));
-        git(&repository, &["update-index", "--add", "--cacheinfo", &link]);
-        git(&repository, &["commit", "--quiet", "-m", "one"]);
-        let commit = git(&repository, &["rev-parse", "HEAD"]);
+        let changes = [
+            Change::Write("app/map.yaml", map.as_bytes()),
+            Change::Submodule("lib", &"1".repeat(40)),
+        ];
+        let commit = repository.commit_to("main", &changes, "one").unwrap();
 
-        let url = RepoUrl::parse(&format!("file://{}", repository.display()), true).unwrap();
+        let url = RepoUrl::parse(&repository.url(), true).unwrap();
         let access = RepoAccess::new(url, Credential::None).with_reader("ns/app".to_owned());
         let artifact = Artifact {
             origin: Origin::Git(access),
@@ -158,6 +138,7 @@ mod tests {
         );
         let build = async |path: &str| {
             let job = RenderJob {
+                namespace: "ns",
                 artifact: &artifact,
                 ignore: "",
                 timeout: Duration::from_secs(30),

@@ -132,6 +132,7 @@ pub(super) async fn render(
         Some(decryption) => Some(Keys::read(context.hub, render.namespace, decryption).await?),
     };
     let job = RenderJob {
+        namespace: render.namespace,
         artifact: &artifact,
         ignore: &source.spec.ignore,
         timeout: source.spec.timeout.as_std(),
