@@ -233,9 +233,10 @@ async fn open(settings: &Settings) -> Result<Ports, StartError> {
     let artifacts = ArtifactStores {
         git: GitStore::new(settings.data_dir.join("git"), limits),
     };
+    let directory =
+        scratch::prepare(&std::env::temp_dir(), &settings.data_dir).map_err(StartError::Scratch)?;
     let limits = RenderLimits {
-        directory: scratch::prepare(&std::env::temp_dir(), &settings.data_dir)
-            .map_err(StartError::Scratch)?,
+        directory: directory.path().to_path_buf(),
         ..RenderLimits::default().within(memory::limit())
     };
     tracing::info!(
@@ -256,11 +257,9 @@ async fn open(settings: &Settings) -> Result<Ports, StartError> {
         clock: Clock::system(),
         network: Network::system().with_addresses(rules(Purpose::Members)),
         ledger: Arc::new(ledger),
-        manifest_builder: Arc::new(TreeRenderer::new(
-            artifacts.clone(),
-            renderer,
-            settings.rights.labels.clone(),
-        )),
+        manifest_builder: Arc::new(
+            TreeRenderer::new(artifacts.clone(), renderer, settings.rights.labels.clone()).owning(directory),
+        ),
         artifacts: Arc::new(artifacts),
         web: Arc::new(Web::with_rules(rules(Purpose::Gates))),
     })

@@ -6,6 +6,7 @@ use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use starling_core::controlled_label::LabelRules;
 use starling_render::{Renderer, finish_within};
+use tempfile::TempDir;
 
 use super::artifacts::{ArtifactStores, Artifacts as _};
 use super::manifests::{BuildNotes, Built, ManifestBuilder, RenderFailure, RenderJob, Rendered};
@@ -15,6 +16,8 @@ pub(crate) struct TreeRenderer {
     artifacts: ArtifactStores,
     renderer: Renderer,
     labels: LabelRules,
+    /// Kept for as long as builds may use it.
+    _directory: Option<TempDir>,
 }
 
 impl TreeRenderer {
@@ -24,6 +27,15 @@ impl TreeRenderer {
             artifacts,
             renderer,
             labels,
+            _directory: None,
+        }
+    }
+
+    /// Deletes `directory`, in which `renderer` builds, with this builder.
+    pub(crate) fn owning(self, directory: TempDir) -> Self {
+        Self {
+            _directory: Some(directory),
+            ..self
         }
     }
 
