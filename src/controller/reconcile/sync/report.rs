@@ -1,6 +1,6 @@
 //! Writes status after a pass, if it changes, with its events and log messages.
 
-use starling_api::{SyncStatus, UNDELETE};
+use starling_api::{SyncResource, SyncStatus, UNDELETE};
 use starling_core::object::ObjectId;
 use starling_core::restore::RestoreFinding;
 use starling_ledger::LedgerError;
@@ -36,7 +36,7 @@ pub(super) async fn report(
         return Ok(());
     }
     log(observed, pass.outcome);
-    write(context, observed, &after).await?;
+    write(context, &observed.object, &after).await?;
     record_events(context, observed, &after, pass.outcome).await;
     Ok(())
 }
@@ -58,7 +58,7 @@ pub(super) async fn blocked(
     if after == observed.status {
         return Ok(());
     }
-    write(context, observed, &after).await
+    write(context, &observed.object, &after).await
 }
 
 /// Reports that nothing is written after a restore.
@@ -70,11 +70,11 @@ pub(super) async fn held(
     observed: &SyncSnapshot,
     finding: &RestoreFinding,
 ) -> Result<(), ReconcileError> {
-    let after = status::held(observed, finding, context.clock.now());
+    let after = status::held(&observed.status, finding, context.clock.now());
     if after == observed.status {
         return Ok(());
     }
-    write(context, observed, &after).await
+    write(context, &observed.object, &after).await
 }
 
 fn subject<'a>(
@@ -93,15 +93,16 @@ fn subject<'a>(
 
 async fn write(
     context: SyncContext<'_>,
-    observed: &SyncSnapshot,
+    sync: &SyncResource,
     after: &SyncStatus,
 ) -> Result<(), ReconcileError> {
-    let written = context.hub.write_status(&*observed.object, after).await?;
+    let key = ObjectKey::of(sync);
+    let written = context.hub.write_status(sync, after).await?;
     // The process does not remember what status reports: a status that is set back later would fit the
     // attempt that came after it.
-    let own = context.caches.attempts.get(&observed.key);
+    let own = context.caches.attempts.get(&key);
     if own.is_some_and(|own| after.last_attempt_time == own.at.to_string()) {
-        context.caches.attempts.forget(&observed.key);
+        context.caches.attempts.forget(&key);
     }
     if let Some(change) = context.objects.syncs.observe_write(written) {
         context.handlers.on_sync(&change, ChangedBy::Reconciler);
@@ -214,11 +215,7 @@ pub(super) async fn not_recorded(
     if after == before {
         return Ok(());
     }
-    let written = context.hub.write_status(&*sync, &after).await?;
-    if let Some(change) = context.objects.syncs.observe_write(written) {
-        context.handlers.on_sync(&change, ChangedBy::Reconciler);
-    }
-    Ok(())
+    write(context, &sync, &after).await
 }
 
 fn log(observed: &SyncSnapshot, outcome: Option<&Outcome>) {

@@ -72,34 +72,24 @@ pub(super) fn blocked(
 /// The conditions for what people should know of a build.
 const NOTES: [&str; 2] = [RENDERED_PLAIN, SUBMODULES_IGNORED];
 
-/// Returns the status of a Sync while nothing is written after a restore. What was known of the objects stays.
-pub(super) fn held(observed: &SyncSnapshot, finding: &RestoreFinding, now: Timestamp) -> SyncStatus {
-    let before = &observed.status;
-    let mut updates = held_after_restore(finding);
-    let known = [
-        conditions::HEALTHY,
-        RENDERED_PLAIN,
-        SUBMODULES_IGNORED,
-        conditions::CONTESTED,
-        conditions::DELETION_HELD,
-    ];
-    updates.extend(repeated_of(before, &known));
-    SyncStatus {
-        conditions: conditions::merge(&before.conditions, updates, before.observed_generation, now),
-        ..before.clone()
-    }
+/// Returns the status of a Sync while nothing is written after a restore.
+pub(super) fn held(before: &SyncStatus, finding: &RestoreFinding, now: Timestamp) -> SyncStatus {
+    untouched(before, held_after_restore(finding), now)
 }
 
-/// Returns the status of a Sync whose intent the ledger does not accept. What was known of the objects stays.
+/// Returns the status of a Sync whose intent the ledger does not accept.
 pub(super) fn not_recorded(before: &SyncStatus, message: &str, now: Timestamp) -> SyncStatus {
-    let mut updates = ledger_unavailable(message);
-    let known = [
-        conditions::HEALTHY,
-        RENDERED_PLAIN,
-        conditions::CONTESTED,
-        conditions::DELETION_HELD,
-    ];
-    updates.extend(repeated_of(before, &known));
+    untouched(before, ledger_unavailable(message), now)
+}
+
+/// Returns the status of a Sync for which nothing is done. What was known of the objects stays.
+fn untouched(before: &SyncStatus, mut updates: Vec<ConditionUpdate>, now: Timestamp) -> SyncStatus {
+    updates.extend(repeated_of(before, &[conditions::HEALTHY]));
+    updates.extend(noted(before));
+    updates.extend(repeated_of(
+        before,
+        &[conditions::CONTESTED, conditions::DELETION_HELD],
+    ));
     SyncStatus {
         conditions: conditions::merge(&before.conditions, updates, before.observed_generation, now),
         ..before.clone()
@@ -322,7 +312,7 @@ fn succeed(after: &mut SyncStatus, observed: &SyncSnapshot, wanted: &Wanted, don
     after.problems.clear();
 }
 
-/// Returns the conditions of an earlier build of the same target.
+/// Returns the conditions of the last build.
 fn noted(before: &SyncStatus) -> Vec<ConditionUpdate> {
     repeated_of(before, &NOTES).collect()
 }
@@ -366,14 +356,8 @@ fn notes(of: &BuildNotes) -> Vec<ConditionUpdate> {
 }
 
 fn kept(before: &SyncStatus) -> Vec<ConditionUpdate> {
-    let types = [
-        conditions::READY,
-        conditions::RECONCILING,
-        conditions::STALLED,
-        RENDERED_PLAIN,
-        SUBMODULES_IGNORED,
-    ];
-    repeated_of(before, &types).collect()
+    let types = [conditions::READY, conditions::RECONCILING, conditions::STALLED];
+    repeated_of(before, &types).chain(noted(before)).collect()
 }
 
 fn repeated_of(before: &SyncStatus, types: &[&'static str]) -> impl Iterator<Item = ConditionUpdate> {
