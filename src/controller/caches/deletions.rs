@@ -35,12 +35,15 @@ struct Deletion {
 }
 
 impl Deletion {
+    /// Returns whether a state is one of the object that was deleted.
+    fn is_of(&self, metadata: &ObjectMeta) -> bool {
+        self.uid.is_some() && self.uid.as_deref() == metadata.uid.as_deref()
+    }
+
     /// Returns whether a state is from before the deletion.
     fn covers(&self, metadata: &ObjectMeta, origin: VersionOrigin) -> bool {
         // A UID never comes back, but the watch overrules this: it delivers the state of the server.
-        let is_ghost = origin == VersionOrigin::Response
-            && self.uid.is_some()
-            && self.uid == metadata.uid.as_deref().map(Uid::from);
+        let is_ghost = origin == VersionOrigin::Response && self.is_of(metadata);
         let mut known = self.version.iter();
         is_ghost || known.any(|known| !is_newer(version(metadata), known, origin))
     }
@@ -73,10 +76,11 @@ impl Deletions {
 
     /// Removes the deletion of an object that exists: a management cluster that was set back has it again.
     pub(super) fn forget_existing(&mut self, key: &ObjectKey, metadata: &ObjectMeta) {
-        let is_same = |deletion: &Deletion| {
-            deletion.uid.is_some() && deletion.uid == metadata.uid.as_deref().map(Uid::from)
-        };
-        if self.by_key.get(key).is_some_and(is_same) {
+        if self
+            .by_key
+            .get(key)
+            .is_some_and(|deletion| deletion.is_of(metadata))
+        {
             self.by_key.remove(key);
         }
     }
