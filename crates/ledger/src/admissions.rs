@@ -10,7 +10,7 @@ use sqlx::Row;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 use starling_core::ids::{ClusterName, EntryName, GroupId, RolloutNumber, SyncName, TargetDigest};
 
-use super::column::{Micros, clip, id, rollout_number, stored_as_text};
+use super::column::{Micros, clip, encode, id, rollout_number, stored_as_text};
 use super::{Ledger, LedgerError};
 
 /// How an admission ended.
@@ -129,7 +129,7 @@ impl Ledger {
             first.key.rollout,
             first.key.group_id
         );
-        let rows = encode(admissions)?;
+        let rows = encode_admissions(admissions)?;
         self.write(subject, move |connection| {
             Box::pin(async move {
                 reopen(connection, &rows).await?;
@@ -235,7 +235,7 @@ impl Ledger {
     }
 }
 
-fn encode(admissions: &[Admission]) -> Result<String, LedgerError> {
+fn encode_admissions(admissions: &[Admission]) -> Result<String, LedgerError> {
     let rows: Vec<_> = admissions
         .iter()
         .map(
@@ -265,10 +265,7 @@ fn encode(admissions: &[Admission]) -> Result<String, LedgerError> {
             },
         )
         .collect();
-    serde_json::to_string(&rows).map_err(|source| LedgerError::Encode {
-        subject: "admissions",
-        source,
-    })
+    encode("admissions", &rows)
 }
 
 /// Deletes the ended rows of targets that are admitted again, so that their new rows are the newest. A repetition has

@@ -1,11 +1,22 @@
 //! The column types: times as microseconds, outcomes as text, and truncated texts.
 
 use jiff::Timestamp;
+use serde::Serialize;
 use sqlx::encode::IsNull;
 use sqlx::error::BoxDynError;
 use sqlx::sqlite::{SqliteArgumentsBuffer, SqliteRow, SqliteTypeInfo, SqliteValueRef};
 use sqlx::{Decode, Encode, Row, Sqlite, Type};
 use starling_core::ids::RolloutNumber;
+
+use super::LedgerError;
+
+/// Encodes rows as one JSON text: one statement for any number of them, which stays prepared.
+///
+/// # Errors
+/// [`LedgerError::Encode`], with what the rows are.
+pub(super) fn encode(subject: &'static str, rows: &(impl Serialize + ?Sized)) -> Result<String, LedgerError> {
+    serde_json::to_string(rows).map_err(|source| LedgerError::Encode { subject, source })
+}
 
 /// A time as the ledger stores it: whole microseconds since 1970 UTC. An integer sorts without parsing and is the same
 /// on every platform; finer fractions are dropped.

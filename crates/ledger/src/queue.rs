@@ -7,8 +7,11 @@ use serde::Serialize;
 use sqlx::Row;
 use sqlx::sqlite::SqliteRow;
 
-use super::column::Micros;
+use super::column::{Micros, encode};
 use super::{Ledger, LedgerError};
+
+/// What errors name.
+const SUBJECT: &str = "the queue";
 
 /// An object of the management cluster that waits for a reconcile.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -49,7 +52,7 @@ impl Ledger {
             .iter()
             .map(|Due { key, at }| (&key.kind, &key.namespace, &key.name, at.as_microsecond()))
             .collect();
-        let rows = encode(&rows)?;
+        let rows = encode(SUBJECT, &rows)?;
         self.write(
             format!("queue {}", named(entries.iter().map(|due| &due.key))),
             move |connection| {
@@ -81,7 +84,7 @@ impl Ledger {
             .iter()
             .map(|key| (&key.kind, &key.namespace, &key.name))
             .collect();
-        let rows = encode(&rows)?;
+        let rows = encode(SUBJECT, &rows)?;
         self.write(
             format!("remove {} from the queue", named(keys.iter())),
             move |connection| {
@@ -121,13 +124,6 @@ impl Ledger {
             .await
             .map_err(|source| self.unread("the queue".to_owned(), source))
     }
-}
-
-fn encode(rows: &impl Serialize) -> Result<String, LedgerError> {
-    serde_json::to_string(rows).map_err(|source| LedgerError::Encode {
-        subject: "the queue",
-        source,
-    })
 }
 
 /// Returns the first object and the number of others.

@@ -12,7 +12,7 @@ use starling_core::apply::{ManagementState, Record, Recorded};
 use starling_core::ids::{ClusterId, OwnerLabel};
 use starling_core::object::ObjectId;
 
-use super::column::Micros;
+use super::column::{Micros, encode};
 use super::{Ledger, LedgerError};
 
 impl Ledger {
@@ -200,10 +200,7 @@ async fn forget_attempts(
 
 /// Encodes the rows as one JSON text for each call: one statement for any number of objects, which stays prepared.
 fn encode_records(records: &BTreeMap<ObjectId, Record>) -> Result<String, LedgerError> {
-    let encode = |source| LedgerError::Encode {
-        subject: "object records",
-        source,
-    };
+    const SUBJECT: &str = "object records";
     let rows = records
         .iter()
         .map(|(key, record)| {
@@ -224,7 +221,7 @@ fn encode_records(records: &BTreeMap<ObjectId, Record>) -> Result<String, Ledger
             let management = if *management == ManagementState::default() {
                 String::new()
             } else {
-                serde_json::to_string(management)?
+                encode(SUBJECT, management)?
             };
             let texts = [
                 group,
@@ -239,9 +236,8 @@ fn encode_records(records: &BTreeMap<ObjectId, Record>) -> Result<String, Ledger
             ];
             Ok(texts.into_iter().map(str::to_owned).chain([management]).collect())
         })
-        .collect::<Result<Vec<Vec<String>>, serde_json::Error>>()
-        .map_err(encode)?;
-    serde_json::to_string(&rows).map_err(encode)
+        .collect::<Result<Vec<Vec<String>>, LedgerError>>()?;
+    encode(SUBJECT, &rows)
 }
 
 fn encode_keys(keys: &BTreeSet<ObjectId>) -> Result<String, LedgerError> {
@@ -256,10 +252,7 @@ fn encode_keys(keys: &BTreeSet<ObjectId>) -> Result<String, LedgerError> {
              }| [group, kind, namespace, name].map(String::as_str),
         )
         .collect();
-    serde_json::to_string(&rows).map_err(|source| LedgerError::Encode {
-        subject: "object keys",
-        source,
-    })
+    encode("object keys", &rows)
 }
 
 fn management(text: &str) -> Result<ManagementState, sqlx::Error> {

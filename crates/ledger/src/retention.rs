@@ -3,11 +3,10 @@
 use std::collections::BTreeSet;
 
 use jiff::Timestamp;
-use serde::Serialize;
 use sqlx::sqlite::SqliteConnection;
 use starling_core::ids::{ClusterId, GroupId};
 
-use super::column::Micros;
+use super::column::{Micros, encode};
 use super::{Ledger, LedgerError};
 
 /// Everything that exists on the management cluster. What is missing here counts as deleted, so a list that may be
@@ -51,7 +50,9 @@ impl Ledger {
             syncs,
             clusters,
         } = existing;
-        let (groups, syncs, clusters) = (encode(groups)?, encode(syncs)?, encode(clusters)?);
+        let groups = encode("identities of groups", groups)?;
+        let syncs = encode("IDs of Syncs", syncs)?;
+        let clusters = encode("identities of clusters", clusters)?;
         self.write("forget deleted objects".to_owned(), move |connection| {
             Box::pin(async move {
                 Ok(Forgotten {
@@ -91,11 +92,4 @@ async fn delete(
         None => query,
     };
     Ok(query.execute(connection).await?.rows_affected())
-}
-
-fn encode<T: Serialize>(set: &BTreeSet<T>) -> Result<String, LedgerError> {
-    serde_json::to_string(set).map_err(|source| LedgerError::Encode {
-        subject: "identities of existing objects",
-        source,
-    })
 }

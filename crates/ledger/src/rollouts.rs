@@ -8,7 +8,7 @@ use sqlx::sqlite::{SqliteConnection, SqliteExecutor, SqliteRow};
 use starling_core::ids::{GroupId, ReleaseDigest, RolloutNumber};
 
 use super::admissions::AdmissionOutcome;
-use super::column::{Micros, id, rollout_number, stored_as_text};
+use super::column::{Micros, encode, id, rollout_number, stored_as_text};
 use super::{Ledger, LedgerError};
 
 /// How many rollouts of a group are kept: about a working week of a busy repository, and a limit on disk use.
@@ -84,10 +84,7 @@ impl Ledger {
     /// If the rollout was not recorded.
     pub async fn begin_rollout(&self, rollout: &Rollout) -> Result<bool, LedgerError> {
         let rollout = rollout.clone();
-        let revisions = serde_json::to_string(&rollout.revisions).map_err(|source| LedgerError::Encode {
-            subject: "revisions of a rollout",
-            source,
-        })?;
+        let revisions = encode("revisions of a rollout", &rollout.revisions)?;
         let subject = format!(
             "begin rollout {} of {}/{}",
             rollout.id, rollout.namespace, rollout.name
@@ -155,10 +152,7 @@ impl Ledger {
         groups: &BTreeSet<GroupId>,
         ended_at: Timestamp,
     ) -> Result<(), LedgerError> {
-        let groups = serde_json::to_string(groups).map_err(|source| LedgerError::Encode {
-            subject: "identities of groups",
-            source,
-        })?;
+        let groups = encode("identities of groups", groups)?;
         self.write("abandon deleted groups".into(), move |connection| {
             Box::pin(async move {
                 sqlx::query(
