@@ -47,16 +47,13 @@ func run(ctx context.Context, command string, config *rest.Config) (any, error) 
 	switch command {
 	case "controller":
 		return runController(ctx, config)
-	case "methods":
+	case "methods", "accepts":
 		paths, err := io.ReadAll(os.Stdin)
 		if err != nil {
 			return nil, err
 		}
-		return runMethods(ctx, config, string(paths))
-	case "accepts":
-		paths, err := io.ReadAll(os.Stdin)
-		if err != nil {
-			return nil, err
+		if command == "methods" {
+			return runMethods(ctx, config, string(paths))
 		}
 		return runAccepts(ctx, config, string(paths))
 	case "roundtrip":

@@ -156,19 +156,22 @@ func (w *writer) variations(base base) ([]variation, error) {
 
 func (w *writer) write(ctx context.Context, v variation) (RoundTrip, error) {
 	if v.status {
-		return w.send(ctx, v, http.MethodPut, "/"+storedName+"/status", "dryRun=All&")
+		return w.send(ctx, v, http.MethodPut, "/"+storedName+"/status", true)
 	}
-	return w.send(ctx, v, http.MethodPost, "", "dryRun=All&")
+	return w.send(ctx, v, http.MethodPost, "", true)
 }
 
-// send writes an object in protobuf twice: the first response is in JSON, the second in protobuf.
-func (w *writer) send(ctx context.Context, v variation, method, under, query string) (RoundTrip, error) {
+// send writes an object in protobuf, and takes the response in JSON. A dry run is sent again, for one in protobuf.
+func (w *writer) send(ctx context.Context, v variation, method, under string, isDryRun bool) (RoundTrip, error) {
 	var body bytes.Buffer
 	if err := w.codec.Encode(v.object, &body); err != nil {
 		return RoundTrip{}, err
 	}
 	result := RoundTrip{Kind: v.base.version + " " + v.base.kind, Field: v.field, Sent: v.object}
-	url := w.url(v.base) + under + "?" + query + "fieldManager=round-trip&fieldValidation=Ignore"
+	url := w.url(v.base) + under + "?fieldManager=round-trip&fieldValidation=Ignore"
+	if isDryRun {
+		url += "&dryRun=All"
+	}
 	code, _, answer, err := w.request(ctx, method, url, body.Bytes(), runtime.ContentTypeJSON)
 	if err != nil {
 		return RoundTrip{}, err
@@ -177,7 +180,7 @@ func (w *writer) send(ctx context.Context, v variation, method, under, query str
 		return RoundTrip{}, fmt.Errorf("no JSON: %q", answer)
 	}
 	result.Code, result.JSON = code, answer
-	if code >= 300 || query == "" {
+	if code >= 300 || !isDryRun {
 		return result, nil
 	}
 	result.Protobuf, err = w.decoded(w.request(ctx, method, url, body.Bytes(), runtime.ContentTypeProtobuf))

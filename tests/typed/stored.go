@@ -42,7 +42,7 @@ func (w *writer) store(ctx context.Context, base base) ([]RoundTrip, error) {
 	named.SetName(storedName)
 	results := make([]RoundTrip, 0, 4)
 	step := func(name, method, under string, object runtime.Object) error {
-		result, err := w.send(ctx, variation{base: base, field: name, object: object}, method, under, "")
+		result, err := w.send(ctx, variation{base: base, field: name, object: object}, method, under, false)
 		results = append(results, result)
 		return err
 	}

@@ -130,12 +130,11 @@ pub(crate) fn prepare_update(
             }
         }
     }
-    let differs = || {
-        let labels =
-            &*resource.kind == "EndpointSlice" && new["metadata"]["labels"] != old["metadata"]["labels"];
-        labels || spec_differs(version, new, old)
-    };
-    if resource.strategy.generation && subresource != "status" && differs() {
+    let strategy = &resource.strategy;
+    let labels_differ =
+        || strategy.generation_of_labels && new["metadata"]["labels"] != old["metadata"]["labels"];
+    if strategy.generation && subresource != "status" && (labels_differ() || spec_differs(version, new, old))
+    {
         let generation = old["metadata"]["generation"].as_i64().unwrap_or_default();
         crate::object::metadata::set(new, "generation", Some(json!(generation + 1)));
     }

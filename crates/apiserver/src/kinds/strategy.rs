@@ -9,6 +9,8 @@ pub struct Strategy {
     pub names: NameRule,
     /// Whether `metadata.generation` counts the changes of the desired state.
     pub generation: bool,
+    /// Whether the generation counts the changes of labels, too.
+    pub generation_of_labels: bool,
     /// Whether a response to a deletion contains the object.
     pub returns_deleted: bool,
     /// Whether an update creates a missing object.
@@ -56,6 +58,7 @@ impl Strategy {
                 | "CustomResourceDefinition" => true,
                 _ => false,
             },
+            generation_of_labels: kind == "EndpointSlice",
             returns_deleted: match kind {
                 "ResourceQuota"
                 | "PersistentVolume"
@@ -136,6 +139,7 @@ impl Strategy {
         Self {
             names: NameRule::Subdomain,
             generation: true,
+            generation_of_labels: false,
             returns_deleted: false,
             create_on_update: false,
             unconditional_update: false,
