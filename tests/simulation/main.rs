@@ -31,6 +31,7 @@ mod judge;
 mod ledger_model;
 mod net;
 mod operator;
+mod reads;
 mod scenes;
 mod script;
 mod staged;

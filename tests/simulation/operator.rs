@@ -23,7 +23,7 @@ use starling_core::restore::WriteNumber;
 
 use crate::script::{MEMBERS, member};
 use crate::staged::UserAction;
-use crate::user::{GROUP, NAMESPACE, OTHER, group, namespaced};
+use crate::user::{GROUP, NAMESPACE, OTHER, namespaced};
 use crate::world::{HUB, World, now};
 
 /// The name of the operator.
@@ -115,7 +115,7 @@ impl Operator {
     }
 
     async fn act_on_rollout(&mut self, world: &World, hub: &Client) -> anyhow::Result<()> {
-        let status = group(world, GROUP)?.status.unwrap_or_default();
+        let status = world.group(GROUP)?.status.clone().unwrap_or_default();
         let Some(rollout) = status.rollout.clone() else {
             return Ok(());
         };
@@ -208,7 +208,7 @@ impl Operator {
         hub: &Client,
         requested: &UserAction,
     ) -> anyhow::Result<()> {
-        let status = group(world, GROUP)?.status.unwrap_or_default();
+        let status = world.group(GROUP)?.status.clone().unwrap_or_default();
         let Some(rollout) = status.rollout else {
             return Ok(());
         };
@@ -352,14 +352,15 @@ fn numbers(world: &World) -> anyhow::Result<Vec<WriteNumber>> {
 fn held_deletions(world: &World) -> anyhow::Result<BTreeSet<(String, String)>> {
     let mut waiting = BTreeSet::new();
     for sync in world.syncs()? {
-        let (Some(group), Some(status)) = (sync.spec.group_ref, sync.status) else {
+        let (Some(group), Some(status)) = (&sync.spec.group_ref, &sync.status) else {
             continue;
         };
-        waiting.extend(status.held_deletions.map(|held| (group.name, held.digest)));
+        let held = status.held_deletions.as_ref();
+        waiting.extend(held.map(|held| (group.name.clone(), held.digest.clone())));
     }
     for name in [GROUP, OTHER] {
-        let status = group(world, name)?.status.unwrap_or_default();
-        for condition in status.conditions {
+        let group = world.group(name)?;
+        for condition in group.status.iter().flat_map(|status| &status.conditions) {
             let mut words = condition.message.split_whitespace();
             while words.any(|word| word == "--digest") {
                 waiting.extend(words.next().map(|digest| (name.to_owned(), digest.to_owned())));

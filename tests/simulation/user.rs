@@ -274,15 +274,6 @@ where
     Api::namespaced(hub.clone(), NAMESPACE)
 }
 
-/// Returns a group as the management cluster has it.
-pub(crate) fn group(world: &World, name: &str) -> anyhow::Result<SyncGroup> {
-    let stored = world
-        .cluster(HUB)?
-        .stored("syncgroups.starling.dev", &format!("{NAMESPACE}/{name}"))
-        .context("there is none")?;
-    Ok(serde_json::from_value(stored.read())?)
-}
-
 /// Returns the differences of the groups' statuses from a finished last rollout.
 pub(crate) fn not_done(world: &World) -> Vec<String> {
     let wanted = world.wanted().clone();
@@ -293,7 +284,7 @@ pub(crate) fn not_done(world: &World) -> Vec<String> {
 }
 
 fn group_not_done(world: &World, name: &str) -> Vec<String> {
-    let group = match group(world, name) {
+    let group = match world.group(name) {
         Ok(group) => group,
         Err(error) => return vec![format!("the group cannot be read: {error:#}")],
     };

@@ -15,12 +15,11 @@ use kube::ResourceExt as _;
 use serde_json::Value;
 use starling::controller::ports::Ports;
 use starling::controller::{Controller, Readiness, Settings};
-use starling_api::SyncResource;
+use starling_api::{SyncGroup, SyncResource};
 use starling_apiserver::controllers::Health;
 use starling_apiserver::journal::Keep;
 use starling_apiserver::server::{ClusterHandle, Options, Server};
 use starling_apiserver::state::Backup;
-use starling_apiserver::store::Range;
 use starling_net::clock::Clock;
 use turmoil::Sim;
 use turmoil::net::TcpListener;
@@ -29,6 +28,7 @@ use crate::extras::Extras;
 use crate::fakes::builder::MemoryBuilder;
 use crate::fakes::git::{self, GitServer, Mirrors};
 use crate::fakes::ledger::{self, MemoryLedger};
+use crate::reads::Reads;
 use crate::script::{DiskFate, Event, MEMBERS, Script, member};
 use crate::staged::Staged;
 use crate::wanted::Wanted;
@@ -80,6 +80,9 @@ pub(crate) struct World {
     pub(crate) tasks: Mutex<VecDeque<Event>>,
     /// Failed starts of the controller.
     pub(crate) log: Mutex<Vec<String>>,
+    config_maps: Reads<Value>,
+    syncs: Reads<SyncResource>,
+    groups: Reads<SyncGroup>,
 }
 
 /// The result of a run.
@@ -124,6 +127,9 @@ impl World {
             faults_ended: AtomicBool::new(false),
             tasks: Mutex::default(),
             log: Mutex::default(),
+            config_maps: Reads::new("configmaps"),
+            syncs: Reads::new("syncs.starling.dev"),
+            groups: Reads::new("syncgroups.starling.dev"),
         })
     }
 
@@ -140,22 +146,20 @@ impl World {
     }
 
     /// Returns all ConfigMaps of a cluster.
-    pub(crate) fn config_maps(&self, cluster: &str) -> anyhow::Result<Vec<Value>> {
-        let cluster = self.cluster(cluster)?;
-        let state = cluster.cluster().state();
-        let stored = state.store.list("configmaps", Range::default());
-        Ok(stored.map(|stored| stored.read()).collect())
+    pub(crate) fn config_maps(&self, cluster: &str) -> anyhow::Result<Vec<Arc<Value>>> {
+        self.config_maps.list(&self.cluster(cluster)?)
     }
 
     /// Returns the Syncs as the management cluster has them.
-    pub(crate) fn syncs(&self) -> anyhow::Result<Vec<SyncResource>> {
-        let hub = self.cluster(HUB)?;
-        let state = hub.cluster().state();
-        let stored = state.store.list("syncs.starling.dev", Range::default());
-        let syncs: Result<_, _> = stored
-            .map(|stored| serde_json::from_value(stored.read()))
-            .collect();
-        Ok(syncs?)
+    pub(crate) fn syncs(&self) -> anyhow::Result<Vec<Arc<SyncResource>>> {
+        self.syncs.list(&self.cluster(HUB)?)
+    }
+
+    /// Returns a group as the management cluster has it.
+    pub(crate) fn group(&self, name: &str) -> anyhow::Result<Arc<SyncGroup>> {
+        let key = format!("{}/{name}", user::NAMESPACE);
+        let group = self.groups.get(&self.cluster(HUB)?, &key)?;
+        group.with_context(|| format!("there is no group {name}"))
     }
 
     /// Records that the operator releases a restore now.
@@ -348,7 +352,7 @@ pub(crate) fn run(seed: u64, script: &Script) -> anyhow::Result<Run> {
         None => CONVERGENCE_TIMEOUT,
     };
     let limit = stage.simulation.elapsed() + timeout;
-    stage.until(limit, |world| problems_of(world).is_empty())?;
+    stage.until(limit, |world| problems_of(world).next().is_none())?;
     let moves = { script.events.iter() }.any(|(_, event)| matches!(event, Event::Transfer { .. }));
     if moves || !stage.set_backs.is_empty() {
         // What a restore set back without a visible difference is repaired by the next drift check, which also takes
@@ -356,7 +360,7 @@ pub(crate) fn run(seed: u64, script: &Script) -> anyhow::Result<Run> {
         let next_check = stage.simulation.elapsed() + IDLE_TIME;
         stage.until(next_check, |_| false)?;
     }
-    let problems = problems_of(&world);
+    let problems: Vec<String> = problems_of(&world).collect();
     let converged_at = problems.is_empty().then(|| at(stage.simulation.elapsed()));
     let idle_end = stage.simulation.elapsed() + IDLE_TIME;
     stage.until(idle_end, |_| converged_at.is_none())?;
@@ -543,7 +547,7 @@ fn leaving(world: &World) -> Vec<String> {
         Err(error) => return vec![format!("the Syncs cannot be read: {error:#}")],
     };
     let wanted = world.wanted();
-    let goes = |sync: &&SyncResource| {
+    let goes = |sync: &&Arc<SyncResource>| {
         let of = sync.spec.group_ref.as_ref();
         let is_wanted =
             of.is_some_and(|of| wanted.has_sync(&of.name, &of.entry, &sync.spec.cluster_ref.name));
@@ -555,24 +559,21 @@ fn leaving(world: &World) -> Vec<String> {
         .collect()
 }
 
-/// Returns the reasons why the fleet has not converged.
-fn problems_of(world: &World) -> Vec<String> {
-    let members = (0..MEMBERS).map(|number| {
+/// Returns the reasons why the fleet has not converged. What is quick to find comes first: most callers ask for the first
+/// one only.
+fn problems_of(world: &World) -> impl Iterator<Item = String> {
+    let tasks = world.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+    let tasks: Vec<String> = { tasks.iter() }
+        .map(|task| format!("not done yet: {task:?}"))
+        .collect();
+    let members = (0..MEMBERS).filter_map(|number| {
         let name = member(number);
         match world.cluster(&name) {
             Ok(cluster) => missing(world, &cluster).map(|what| format!("{name}: {what}")),
             Err(error) => Some(error.to_string()),
         }
     });
-    let tasks = world.tasks.lock().unwrap_or_else(PoisonError::into_inner);
-    let tasks: Vec<String> = tasks
-        .iter()
-        .map(|task| format!("not done yet: {task:?}"))
-        .collect();
-    members
-        .flatten()
-        .chain(user::not_done(world))
-        .chain(leaving(world))
-        .chain(tasks)
-        .collect()
+    let groups = std::iter::once_with(|| user::not_done(world)).flatten();
+    let leaving = std::iter::once_with(|| leaving(world)).flatten();
+    tasks.into_iter().chain(groups).chain(leaving).chain(members)
 }
