@@ -163,6 +163,15 @@ pub(crate) async fn revisions(world: &World) -> Result<Vec<u64>> {
     Ok(revisions)
 }
 
+/// Returns when Ready of each Sync last changed.
+async fn transitions(world: &World) -> Result<String> {
+    let path = "-o=jsonpath={range .items[*]}{.metadata.name} \
+                {.status.conditions[?(@.type==\"Ready\")].lastTransitionTime} {end}";
+    world
+        .kubectl(&["-n", "fleet", "get", "syncs.starling.dev", path], "")
+        .await
+}
+
 /// Copies the kubeconfig, as for another machine.
 fn copied(world: &World) -> Result<PathBuf> {
     let copy = world.path().join("copied");
@@ -209,12 +218,18 @@ async fn a_fleet_continues_after_kill_9() -> Result<()> {
 
     world.start(&["--no-controller"]).await?;
     assert_eq!(lists(&world).await?, after, "a restart writes nothing");
+    let ready_since = transitions(&world).await?;
     world.kill()?;
 
     // With the controller: everything is in step, and nothing is written to the members.
     world.start(&[]).await?;
     reconcile_all(&world, "after").await?;
     assert_eq!(revisions(&world).await?, members);
+    assert_eq!(
+        transitions(&world).await?,
+        ready_since,
+        "each Sync was Ready all the time"
+    );
 
     repo.commit(&[("deploy/settings.yaml", &settings("green"))], "green")?;
     rolled_out(&world, "green").await?;

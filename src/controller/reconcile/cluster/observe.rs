@@ -181,8 +181,11 @@ async fn connect(context: ClusterContext<'_>, cluster: &Cluster) -> Result<Arc<C
     context.connections.put(&key, connection.clone());
     // The availability was observed with the old credentials or the old server.
     context.availability.forget(&key);
-    // The Syncs of the Cluster may have been reconciled before the connection existed.
-    context.handlers.enqueue_syncs_of(&key);
+    // The Syncs of the Cluster may have been reconciled before the connection existed. After a start they do not use it
+    // before the first probe, which enqueues them.
+    if context.number_checks.is_tried(&key) {
+        context.handlers.enqueue_syncs_of(&key);
+    }
     Ok(connection)
 }
 

@@ -77,6 +77,7 @@ async fn pass(context: SyncContext<'_>, key: &ObjectKey) -> Result<Next, Reconci
     }
     finalize::ensure(context, &observed).await?;
     match validate(&observed, &context.rights.accounts) {
+        Ok(_) if observed.awaits_first_probe => Ok(Next::OnEvent),
         Ok(sync) => advance(context, &sync).await,
         Err(blocked) => {
             report::blocked(context, &observed, &blocked).await?;

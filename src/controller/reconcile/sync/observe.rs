@@ -35,6 +35,9 @@ pub(super) struct SyncSnapshot {
     pub(super) group: Option<Arc<SyncGroup>>,
     pub(super) cluster_id: ClusterId,
     pub(super) connection: Option<Arc<Connection>>,
+    /// Whether an earlier process has left the cluster as ready, and this one has not probed it yet. Both status and
+    /// members stay as they are until then: the probe follows within seconds, and enqueues the Sync.
+    pub(super) awaits_first_probe: bool,
     pub(super) dependencies: Dependencies,
     pub(super) owner: OwnerLabel,
     /// The approvals of deletions that apply to the Sync.
@@ -67,6 +70,7 @@ pub(super) fn observe(context: SyncContext<'_>, key: &ObjectKey) -> Option<SyncS
             Some(Stop { why, until: None })
         })
     });
+    let is_checked = context.number_checks.is_tried(&cluster_key);
     Some(SyncSnapshot {
         stop,
         approvals: approvals::observe(context, key, &object, group.as_deref()),
@@ -75,9 +79,13 @@ pub(super) fn observe(context: SyncContext<'_>, key: &ObjectKey) -> Option<SyncS
         dependencies: dependencies::observe(context, key, &object),
         source: context.objects.sources.get(&source_key),
         // Nothing is written to a member before it was checked.
-        connection: (context.number_checks.is_tried(&cluster_key))
+        connection: is_checked
             .then(|| context.connections.get(&cluster_key))
             .flatten(),
+        awaits_first_probe: !is_checked
+            && cluster
+                .as_ref()
+                .is_some_and(|cluster| reach(cluster) == Reach::Ready),
         cluster_id: cluster.as_deref().map(ClusterId::of).unwrap_or_default(),
         key: key.clone(),
         cluster,

@@ -125,6 +125,7 @@ pub(super) mod tests {
             group: None,
             cluster_id: ClusterId::new("id"),
             connection: None,
+            awaits_first_probe: false,
             dependencies: Dependencies::Done,
             owner: target::owner(
                 &InstallationId::new("installation"),
