@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
+use jiff::Timestamp;
 use serde_json::{Value, json};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use sqlx::{ConnectOptions, Connection};
@@ -228,7 +229,9 @@ async fn a_rollout_is_explained_recorded_and_verified() -> Result<()> {
         admitted_at(&world, "eu-2").await?,
         admitted_at(&world, "us-1").await?,
     );
-    assert!(first < second, "{first} {second}");
+    // As texts, `53.66Z` comes after `53.663Z`.
+    let (earlier, later): (Timestamp, Timestamp) = (first.parse()?, second.parse()?);
+    assert!(earlier < later, "{first} {second}");
     let mut past = recorded(&["why", "cluster/us-1"]);
     past.extend(["--at".to_owned(), first.clone()]);
     contains(
