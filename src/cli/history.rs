@@ -7,6 +7,7 @@ use jiff::SignedDuration;
 use starling_api::{RolloutAction, RolloutApproval, Source};
 use starling_core::journal::past;
 use starling_core::plan::Attribution;
+use starling_core::plural::counted;
 
 use super::caller::{Caller, CallerArguments};
 use super::lists;
@@ -152,10 +153,15 @@ fn remarks(rollout: &RolloutSummary) -> Vec<String> {
         .map(|from| format!("recorded from {from} on"));
     let lost = (!rollout.lost.is_empty())
         .then(|| format!("no rollback possible: {}", history::lost_text(&rollout.lost)));
+    let deletion = rollout.group_deletion.iter().map(|deletion| {
+        let removed = counted(deletion.removed.len(), "Sync", "Syncs");
+        format!("{}  the group is deleted: {removed} removed", deletion.began_at)
+    });
     late.into_iter()
         .chain(actions)
         .chain(failed)
         .chain(lost)
+        .chain(deletion)
         .collect()
 }
 

@@ -163,7 +163,7 @@ impl<A: GroupApi> Interpreter<'_, A> {
         for Effect { epoch: _, action } in effects {
             match action {
                 Action::AppendJournal { rollout, draft } => {
-                    self.append(rollout, &draft).await?;
+                    append(self.ledger, self.group, rollout, &draft).await?;
                     recorder.wrote(*draft);
                 }
                 Action::StoreRelease { rollout, snapshot } => {
@@ -200,24 +200,6 @@ impl<A: GroupApi> Interpreter<'_, A> {
             }
         }
         Ok(done)
-    }
-
-    async fn append(&self, rollout: RolloutNumber, draft: &Draft) -> Result<(), LedgerError> {
-        let RecordedGroup {
-            id: group_id,
-            namespace,
-            name,
-        } = self.group;
-        let entry = NewEntry {
-            group_id: group_id.clone(),
-            namespace: namespace.clone(),
-            name: name.clone(),
-            rollout,
-            at: draft.at,
-            body: draft.body.clone(),
-            is_whole: draft.is_whole,
-        };
-        self.ledger.append_journal(&entry).await
     }
 
     async fn record_rollout(&self, intent: RolloutIntent) -> Result<(), LedgerError> {
@@ -349,6 +331,28 @@ impl<A: GroupApi> Interpreter<'_, A> {
         }
         Ok(all)
     }
+}
+
+/// Appends an entry to the journal of a group.
+///
+/// # Errors
+/// [`LedgerError`] if it cannot be written.
+pub(super) async fn append(
+    ledger: &dyn Ledger,
+    group: &RecordedGroup,
+    rollout: RolloutNumber,
+    draft: &Draft,
+) -> Result<(), LedgerError> {
+    let entry = NewEntry {
+        group_id: group.id.clone(),
+        namespace: group.namespace.clone(),
+        name: group.name.clone(),
+        rollout,
+        at: draft.at,
+        body: draft.body.clone(),
+        is_whole: draft.is_whole,
+    };
+    ledger.append_journal(&entry).await
 }
 
 fn sooner(one: Option<Duration>, other: Option<Duration>) -> Option<Duration> {

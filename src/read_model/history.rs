@@ -16,7 +16,7 @@ use starling_api::{
 };
 use starling_core::identity;
 use starling_core::ids::ClusterName;
-use starling_core::journal::past::{PastOutcome, PastRollout, RecordedAction};
+use starling_core::journal::past::{PastDeletion, PastOutcome, PastRollout, RecordedAction};
 use starling_core::plan::{Attribution, Direction};
 use starling_core::rollout::{ReleaseSnapshot, operator};
 
@@ -57,6 +57,9 @@ pub struct RolloutSummary {
     /// The first entry of the journal, where the beginning is not recorded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recorded_from: Option<Timestamp>,
+    /// The deletion of the group during or after the rollout.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub group_deletion: Option<PastDeletion>,
 }
 
 /// The outcome of a rollout.
@@ -210,6 +213,7 @@ fn summary(past: &PastRollout) -> RolloutSummary {
         }),
         failed: past.failed.clone(),
         actions: past.actions.clone(),
+        group_deletion: past.group_deletion.clone(),
         recorded_from: late.then_some(past.recorded_from),
         ..RolloutSummary::default()
     }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use http::{Method, StatusCode};
+use jiff::Timestamp;
 use kube::api::DeleteParams;
 use serde_json::{Value, json};
 use starling_api::conditions::{self, READY};
@@ -285,8 +286,37 @@ fn a_suspended_group_that_is_deleted_deletes_nothing_until_it_is_resumed() -> Re
             scene.until_value(cluster, "tool", None).await?;
             scene.until_value(cluster, "settings", None).await?;
         }
-        Ok(())
+        the_journal_has_the_deletion(scene).await
     })
+}
+
+/// Two Syncs on each of three clusters were removed, by decisions that `verify` accepts.
+async fn the_journal_has_the_deletion(scene: &Scene) -> Result<()> {
+    let directory = scene.fleet().data_dir().to_string_lossy().into_owned();
+    let from = |command| [command, scene.name, "--data-dir", &directory, "-o", "json"];
+    let verified: Value = serde_json::from_str(&say(scene, &from("verify")).await?)?;
+    assert_eq!(verified["journals"][0]["violations"], json!([]), "{verified:#}");
+    let history: Value = serde_json::from_str(&say(scene, &from("history")).await?)?;
+    let removed = history[0]["groupDeletion"]["removed"].as_object();
+    let times: Vec<(&String, Timestamp)> = { removed.context("a deletion")?.iter() }
+        .map(|(sync, at)| Ok((sync, at.as_str().unwrap_or_default().parse()?)))
+        .collect::<Result<_>>()?;
+    assert_eq!(times.len(), 6, "{history:#}");
+    let of = |cluster: &str| -> Vec<Timestamp> {
+        let suffix = format!("-{cluster}");
+        let on_cluster = times.iter().filter(|(sync, _)| sync.ends_with(&suffix));
+        on_cluster.map(|(_, at)| *at).collect()
+    };
+    let last_of_canary = of("m1").into_iter().max();
+    for cluster in &CLUSTERS[1..] {
+        let times = of(cluster);
+        assert_eq!(times.len(), 2, "{history:#}");
+        assert!(
+            times.into_iter().all(|at| Some(at) > last_of_canary),
+            "{history:#}"
+        );
+    }
+    Ok(())
 }
 
 /// Labels are taken off and put back while the watch of Clusters delivers nothing: the cache still lacks them when

@@ -295,6 +295,7 @@ fn input(
             approvals: BTreeMap::new(),
         },
         operator: OperatorInput::default(),
+        deleting: false,
         suspended: false,
         membership_held: false,
         clusters: (0..clusters).map(cluster).collect(),

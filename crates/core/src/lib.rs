@@ -25,7 +25,6 @@ pub mod fields;
 pub mod finalize;
 pub mod fingerprint;
 pub mod gate;
-pub mod group_deletion;
 pub mod health;
 pub mod identity;
 pub mod ids;

@@ -54,6 +54,7 @@ impl Fleet {
                 approvals: BTreeMap::new(),
             },
             operator: OperatorInput::default(),
+            deleting: false,
             suspended: false,
             membership_held: false,
             clusters: clusters.into(),
@@ -292,4 +293,130 @@ fn objects_that_stay_wait_for_no_cluster() {
     let sync = fleet.input.leaving.get_mut("web-app-x").unwrap();
     (sync.not_ready, sync.policy) = (true, DeletionPolicy::Orphan);
     assert!(fleet.remove().contains(&"web-app-x".into()));
+}
+
+/// A group of five clusters that is being deleted, `a` and `b` in the first of two stages.
+fn deleted_group(strategy: Value) -> Fleet {
+    let mut fleet = Fleet::new(strategy);
+    fleet.input.deleting = true;
+    fleet.input.clusters.clear();
+    let syncs = [("a", 0), ("b", 0), ("c", 1), ("d", 1), ("e", 1)].map(|(cluster, stage)| {
+        let windows = Vec::new();
+        leaving(cluster, "app", LeavingCause::GroupDeleted { stage, windows })
+    });
+    fleet.input.leaving = syncs.into();
+    fleet
+}
+
+fn staged() -> Value {
+    json!({"maxConcurrency": 2, "progressDeadline": "5m", "stages": [{"name": "canary", "clusterSelector": {}}]})
+}
+
+impl Fleet {
+    fn sync(&mut self, name: &str) -> &mut LeavingSync {
+        self.input.leaving.get_mut(name).unwrap()
+    }
+}
+
+#[test]
+fn clusters_of_a_deleted_group_go_in_the_order_of_stages_and_in_slots() {
+    let mut fleet = deleted_group(staged());
+    assert_eq!(fleet.remove(), ["web-app-a", "web-app-b"]);
+    assert_eq!(fleet.hold("web-app-c"), RemovalHold::StageNotOpen);
+    fleet.is_gone("web-app-a");
+    assert_eq!(
+        fleet.remove(),
+        Vec::<String>::new(),
+        "b is still in the stage before"
+    );
+    fleet.is_gone("web-app-b");
+    assert_eq!(fleet.remove(), ["web-app-c", "web-app-d"]);
+    assert_eq!(fleet.hold("web-app-e"), RemovalHold::NoSlot);
+    fleet.is_gone("web-app-c");
+    assert_eq!(fleet.remove(), ["web-app-e"]);
+}
+
+#[test]
+fn a_cluster_of_a_deleted_group_that_does_not_end_or_is_not_ready_stops_no_stage() {
+    let mut fleet = deleted_group(staged());
+    assert_eq!(fleet.remove(), ["web-app-a", "web-app-b"]);
+    assert_eq!(fleet.plan().recheck_at, Some(t(400)));
+    fleet.input.now = t(400);
+    assert_eq!(fleet.remove(), ["web-app-c", "web-app-d"]);
+    let mut fleet = deleted_group(staged());
+    for name in ["web-app-a", "web-app-b"] {
+        fleet.sync(name).not_ready = true;
+    }
+    assert_eq!(fleet.remove(), ["web-app-c", "web-app-d"]);
+    for name in ["web-app-c", "web-app-d", "web-app-e"] {
+        fleet.is_gone(name);
+    }
+    assert_eq!(fleet.remove(), Vec::<String>::new());
+    assert_eq!(fleet.hold("web-app-a"), RemovalHold::ClusterNotReady);
+    // A person abandoned the objects.
+    fleet.sync("web-app-a").not_ready = false;
+    assert_eq!(fleet.remove(), ["web-app-a"]);
+}
+
+#[test]
+fn an_interrupted_removal_of_a_deleted_group_is_completed_in_its_slot() {
+    let mut fleet = deleted_group(staged());
+    let cause = fleet.sync("web-app-b").cause.clone();
+    fleet.input.leaving.extend([leaving("b", "base", cause)]);
+    for name in ["web-app-a", "web-app-b"] {
+        fleet.sync(name).removing_since = Some(t(100));
+    }
+    assert_eq!(fleet.remove(), ["web-base-b"]);
+}
+
+#[test]
+fn a_deleted_group_that_is_suspended_or_paused_deletes_nothing_and_orphans_everything() {
+    let mut suspended = deleted_group(staged());
+    suspended.input.suspended = true;
+    let mut paused = deleted_group(staged());
+    paused.input.operator.paused = Some(Attribution {
+        by: "jane".to_owned(),
+        reason: String::new(),
+        at: t(0),
+    });
+    for (mut fleet, reason) in [
+        (suspended, RemovalHold::GroupSuspended),
+        (paused, RemovalHold::Paused),
+    ] {
+        assert_eq!(fleet.remove(), Vec::<String>::new());
+        assert_eq!(fleet.hold("web-app-a"), reason);
+        for sync in fleet.input.leaving.values_mut() {
+            sync.policy = DeletionPolicy::Orphan;
+        }
+        assert_eq!(fleet.remove().len(), 5);
+    }
+}
+
+/// The clock was set forward by an hour, and back again: no slot is free because of that.
+#[test]
+fn a_clock_that_jumps_frees_no_slot_of_a_deleted_group() {
+    let mut fleet = deleted_group(staged());
+    assert_eq!(fleet.remove(), ["web-app-a", "web-app-b"]);
+    fleet.input.clock_jumps.observe(t(105), t(3705), Duration::ZERO);
+    fleet.input.now = t(3710);
+    assert_eq!(fleet.hold("web-app-c"), RemovalHold::StageNotOpen);
+    assert_eq!(fleet.plan().recheck_at, Some(t(4000)));
+}
+
+#[test]
+fn a_closed_window_delays_its_clusters_of_a_deleted_group_only() {
+    // 1,800,000,000 is a Friday at 08:00 UTC.
+    let mut fleet = deleted_group(json!({"maxConcurrency": 9, "windows": [
+        {"deny": "Fri 07:00-09:00", "timeZone": "UTC"}]}));
+    for sync in fleet.input.leaving.values_mut() {
+        let windows = if sync.cluster == "c" { vec![0] } else { Vec::new() };
+        sync.cause = LeavingCause::GroupDeleted { stage: 0, windows };
+    }
+    assert_eq!(
+        fleet.remove(),
+        ["web-app-a", "web-app-b", "web-app-d", "web-app-e"]
+    );
+    assert_eq!(fleet.hold("web-app-c"), RemovalHold::WindowClosed);
+    // At 09:00.
+    assert_eq!(fleet.plan().recheck_at, Some(t(3600)));
 }

@@ -1,13 +1,15 @@
 //! The consequences of the state of a group for the deletions of its Syncs, which run in a loop of their own.
 
+use std::sync::Arc;
+
 use jiff::Timestamp;
 use kube::ResourceExt;
 use kube::core::SelectorExt as _;
-use starling_api::{ABANDON, Cluster, SyncGroup, SyncResource};
+use starling_api::{ABANDON, Cluster, RolloutAction, SyncGroup, SyncResource};
 use starling_core::expand;
 use starling_core::identity;
 use starling_core::ids::RolloutNumber;
-use starling_core::plan::ReadStrategy;
+use starling_core::plan::{OperatorInput, ReadStrategy};
 use starling_core::release::rolled_revision;
 use starling_core::rollout::operator::{RolloutSubject, operator_actions};
 use starling_core::window::{Calendar, combined};
@@ -61,11 +63,17 @@ pub(super) fn stopped(objects: &ObjectCaches, group: &SyncGroup) -> Option<Strin
 /// Reports whether an operator paused the rollout of a group. The actions are the state: the status of a group that is
 /// being deleted is not kept current.
 pub(super) fn is_paused(objects: &ObjectCaches, group: &SyncGroup) -> bool {
+    let actions = objects.actions.indexed(&ObjectKey::of(group));
+    requests(group, &actions).paused.is_some()
+}
+
+/// Returns the requests of operators for the last rollout of a group.
+pub(super) fn requests(group: &SyncGroup, actions: &[Arc<RolloutAction>]) -> OperatorInput {
     let status = group.status.as_ref();
     let Some(rollout) = status.and_then(|status| status.rollout.as_ref()) else {
-        return false;
+        return OperatorInput::default();
     };
-    let (key, name) = (ObjectKey::of(group), group.name_any());
+    let name = group.name_any();
     let subject = RolloutSubject {
         group: &name,
         since: identity::created_at(group),
@@ -73,9 +81,7 @@ pub(super) fn is_paused(objects: &ObjectCaches, group: &SyncGroup) -> bool {
         started_at: &rollout.start_time,
         digest: None,
     };
-    let actions = objects.actions.indexed(&key);
-    let actions = operator_actions(subject, actions.iter().map(|action| &**action), []);
-    actions.input.paused.is_some()
+    operator_actions(subject, actions.iter().map(|action| &**action), []).input
 }
 
 /// Reports whether a person abandoned the objects of a Sync: they stay if the cluster is unreachable.

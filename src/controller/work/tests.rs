@@ -394,20 +394,20 @@ async fn what_was_computed_for_a_generation_ends_when_the_management_cluster_is_
     );
 }
 
-/// A Sync that cannot be removed may still be applied, and only the first end of an admission counts.
-#[tokio::test]
-async fn a_sync_of_a_deleted_group_that_cannot_be_removed_keeps_its_admission() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut context = context(folder.path()).await;
+/// A group that is being deleted with this policy, with one Sync, on a cluster that does not exist, and an admission.
+/// The management cluster refuses deletions while the switch says so.
+async fn deleted_group(folder: &std::path::Path, policy: &str) -> (Context, GroupId, Arc<AtomicBool>) {
+    let mut context = context(folder).await;
     let group = json!({"apiVersion": "starling.dev/v1alpha1", "kind": "SyncGroup",
         "metadata": {"namespace": "ns", "name": "web", "uid": "u-web", "resourceVersion": "5", "generation": 1,
             "creationTimestamp": "2026-11-01T00:00:00Z", "deletionTimestamp": "2026-11-02T00:00:00Z",
             "finalizers": [starling_api::FINALIZER]},
-        "spec": {"clusterSelector": {}, "deletionPolicy": "Orphan", "syncs": []}});
+        "spec": {"clusterSelector": {}, "deletionPolicy": policy, "syncs": []}});
     let sync = json!({"apiVersion": "starling.dev/v1alpha1", "kind": "Sync",
         "metadata": {"namespace": "ns", "name": "web-app-c", "uid": "u-sync", "resourceVersion": "4",
-            "annotations": {starling_api::ROLLOUT: "1"}},
-        "spec": {"clusterRef": {"name": "c"}, "groupRef": {"name": "web", "entry": "app"},
+            "annotations": {starling_api::ROLLOUT: "1"},
+            "finalizers": if policy == "Delete" { vec![starling_api::FINALIZER] } else { Vec::new() }},
+        "spec": {"clusterRef": {"name": "c"}, "groupRef": {"name": "web", "entry": "app"}, "deletionPolicy": policy,
             "sourceRef": {"name": "s"}, "revision": "main@sha1:1111111111111111111111111111111111111111"}});
     let answered = group.clone();
     let refuses = Arc::new(AtomicBool::new(true));
@@ -457,16 +457,44 @@ async fn a_sync_of_a_deleted_group_that_cannot_be_removed_keeps_its_admission() 
     groups.observe_event(Event::Apply(DeserializeGuard(Ok(group))));
     let syncs = &context.objects.syncs;
     syncs.observe_event(Event::Apply(DeserializeGuard(Ok(sync))));
+    (context, id, refuses)
+}
+
+/// A Sync that cannot be removed may still be applied, and only the first end of an admission counts.
+#[tokio::test]
+async fn a_sync_of_a_deleted_group_that_cannot_be_removed_keeps_its_admission() {
+    let folder = tempfile::tempdir().unwrap();
+    let (context, id, refuses) = deleted_group(folder.path(), "Orphan").await;
     let key = ObjectKey::new("ns", "web");
     for (open, refusing) in [(1, true), (0, false)] {
         refuses.store(refusing, Ordering::SeqCst);
         let _ = reconcile(Loop::SyncGroup, &context, &key).await;
-        assert_eq!(
-            ledger.open_admissions(&id).await.unwrap().len(),
-            open,
-            "{refusing}"
-        );
+        let admissions = context.adapters.ledger.open_admissions(&id).await.unwrap();
+        assert_eq!(admissions.len(), open, "{refusing}");
     }
+}
+
+/// Guards against a deleted group that waits for a cluster that does not exist to become reachable, and against a
+/// removal that the journal does not have.
+#[tokio::test]
+async fn a_deleted_group_removes_the_sync_of_a_cluster_that_is_gone_and_records_that() {
+    let folder = tempfile::tempdir().unwrap();
+    let (context, id, refuses) = deleted_group(folder.path(), "Delete").await;
+    refuses.store(false, Ordering::SeqCst);
+    let _ = reconcile(Loop::SyncGroup, &context, &ObjectKey::new("ns", "web")).await;
+    let ledger = &context.adapters.ledger;
+    assert_eq!(ledger.open_admissions(&id).await.unwrap().len(), 0);
+    let entries = ledger.journal_tail(&id).await.unwrap();
+    let recorded = starling_core::journal::past::rollouts(&entries);
+    let deletion = recorded[0].group_deletion.as_ref().unwrap();
+    assert_eq!(
+        deletion
+            .removed
+            .keys()
+            .map(|sync| sync.as_str())
+            .collect::<Vec<_>>(),
+        ["web-app-c"]
+    );
 }
 
 /// Guards against a group that stays as it was while the disk is full, and only a line in a log says so.

@@ -48,7 +48,7 @@ impl Past<'_> {
             let Ok(state) = GroupState::read(self, &group).await else {
                 continue;
             };
-            if state.plan.input.clusters.contains_key(cluster) {
+            if state.has(cluster) {
                 found.push(state.of_cluster(format!("cluster/{cluster}"), cluster)?);
             }
         }
@@ -122,14 +122,21 @@ impl GroupState {
         })
     }
 
+    /// Reports whether the group selected a cluster, or had Syncs there that left.
+    fn has(&self, cluster: &str) -> bool {
+        let input = &self.plan.input;
+        let mut leaving = input.leaving.values();
+        input.clusters.contains_key(cluster) || leaving.any(|sync| sync.cluster == cluster)
+    }
+
     fn of_cluster(&self, subject: String, cluster: &str) -> Result<SubjectExplanation, ExplanationError> {
         let RecordedPlan { input, plan } = &self.plan;
-        let explanation = explain::cluster(&self.group, input, plan, cluster).ok_or_else(|| {
-            ExplanationError::NotSelectedAt {
-                group: self.group.clone(),
-                cluster: cluster.to_owned(),
-                at: self.at,
-            }
+        let selected = explain::cluster(&self.group, input, plan, cluster);
+        let explanation = selected.or_else(|| explain::left_cluster(&self.group, input, plan, cluster));
+        let explanation = explanation.ok_or_else(|| ExplanationError::NotSelectedAt {
+            group: self.group.clone(),
+            cluster: cluster.to_owned(),
+            at: self.at,
         })?;
         Ok(self.explained(subject, explanation, Some(cluster)))
     }

@@ -22,6 +22,7 @@ use crate::plan::{
     Decision, EntryView, HoldReason, Plan, PlanInput, RemovalDecision, RemovalHold, RolloutVerdict,
     StagePhase, StageWait, hold_reasons, pending_retry,
 };
+use crate::plural::counted;
 use crate::rollout::Blocked;
 
 /// The number of clusters that a text names; the others are counted.
@@ -165,11 +166,16 @@ pub fn left_cluster(group: &str, input: &PlanInput, plan: &Plan, name: &str) -> 
     let explainer = Explainer { group, input, plan };
     let is_there = |sync: &str| input.leaving.get(sync).is_some_and(|sync| sync.cluster == name);
     let held = held_removals(&explainer, is_there);
+    let why = if input.deleting {
+        "its group is being deleted"
+    } else {
+        "left the group"
+    };
     if !held.is_empty() {
-        return Some(waiting("left the group; its Syncs are not removed yet", held));
+        return Some(waiting(&format!("{why}; its Syncs are not removed yet"), held));
     }
     Some(Explanation {
-        state: "left the group; its Syncs are being removed".to_owned(),
+        state: format!("{why}; its Syncs are being removed"),
         blockers: Vec::new(),
         next: "its Syncs are gone".to_owned(),
         next_at: None,
@@ -191,6 +197,15 @@ fn waiting(state: &str, blockers: Vec<ExplainedBlocker>) -> Explanation {
 #[must_use]
 pub fn group(group: &str, input: &PlanInput, plan: &Plan, stuck: Option<&Blocked>) -> Explanation {
     let explainer = Explainer { group, input, plan };
+    if input.deleting {
+        let removing = input
+            .leaving
+            .values()
+            .filter(|sync| sync.removing_since.is_some());
+        let (removing, all) = (removing.count(), counted(input.leaving.len(), "Sync", "Syncs"));
+        let state = format!("is being deleted: {removing} of {all} are being removed");
+        return waiting(&state, held_removals(&explainer, |_| true));
+    }
     let report = plan.report(input);
     let stage = match report.stage.as_str() {
         stage if !stage.is_empty() && plan.stages.len() > 1 => format!(", stage {stage}"),

@@ -99,6 +99,11 @@ impl Explainer<'_> {
 
     /// Returns why these Syncs, which the group no longer wants, are not removed yet.
     pub(super) fn held_removal(&self, reason: RemovalHold, syncs: &str) -> ExplainedBlocker {
+        let of = if self.input.deleting {
+            "Syncs of the deleted group"
+        } else {
+            "Syncs of clusters that left the group"
+        };
         let (text, ends_with) = match reason {
             RemovalHold::MembershipHeld => (
                 format!("Syncs are not removed, because too many clusters left the group at once: {syncs}"),
@@ -131,22 +136,26 @@ impl Explainer<'_> {
             ),
             RemovalHold::GroupSuspended => (
                 format!(
-                    "Syncs of clusters that left the group are not removed, because the group is suspended: {syncs}"
+                    "{of} are not removed, because the group is suspended: {syncs}"
                 ),
                 self.stopped(&HoldReason::GroupSuspended).1,
             ),
             RemovalHold::Paused => (
                 format!(
-                    "Syncs of clusters that left the group are not removed, because the rollout is paused: {syncs}"
+                    "{of} are not removed, because the rollout is paused: {syncs}"
                 ),
                 format!("the rollout is resumed: {}", command("resume", &[self.group])),
             ),
             RemovalHold::ClusterNotReady => (
-                format!("Syncs of clusters that left the group are not removed, because the clusters are not ready: {syncs}"),
+                format!("{of} are not removed, because the clusters are not ready: {syncs}"),
                 format!(
                     "the clusters are ready; to leave the objects on a cluster that does not return, set {ABANDON}: \
                      \"true\" on its Syncs"
                 ),
+            ),
+            RemovalHold::StageNotOpen if self.input.deleting => (
+                format!("{of} wait for the clusters of earlier stages to lose theirs: {syncs}"),
+                "the clusters of earlier stages have lost their Syncs".to_owned(),
             ),
             RemovalHold::StageNotOpen => (
                 format!("Syncs of clusters that left the group wait for the stage of their cluster: {syncs}"),
@@ -159,11 +168,11 @@ impl Explainer<'_> {
                     .to_owned(),
             ),
             RemovalHold::WindowClosed => (
-                format!("Syncs of clusters that left the group wait for a window of their cluster: {syncs}"),
+                format!("{of} wait for a window of their cluster: {syncs}"),
                 "the window opens".to_owned(),
             ),
             RemovalHold::NoSlot => (
-                format!("Syncs of clusters that left the group wait for a slot: {syncs}"),
+                format!("{of} wait for a slot: {syncs}"),
                 "another cluster is done, failed, or has left".to_owned(),
             ),
         };

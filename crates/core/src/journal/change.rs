@@ -45,6 +45,9 @@ pub struct PlanChange {
     /// As [`PlanInput::operator`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub operator: Option<OperatorInput>,
+    /// As [`PlanInput::deleting`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deleting: Option<bool>,
     /// As [`PlanInput::suspended`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspended: Option<bool>,
@@ -55,8 +58,8 @@ pub struct PlanChange {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub clusters: BTreeMap<ClusterName, Option<ClusterView>>,
     /// As [`PlanInput::leaving`].
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub leaving: Option<BTreeMap<SyncName, LeavingSync>>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub leaving: BTreeMap<SyncName, Option<LeavingSync>>,
     /// As [`PlanInput::returned`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub returned: Option<BTreeSet<SyncName>>,
@@ -90,6 +93,7 @@ pub(super) struct Head {
     strategy: Strategy,
     rollout: RolloutView,
     operator: OperatorInput,
+    deleting: bool,
     suspended: bool,
     membership_held: bool,
     leaving: BTreeMap<SyncName, LeavingSync>,
@@ -104,6 +108,7 @@ impl Head {
             strategy,
             rollout,
             operator,
+            deleting,
             suspended,
             membership_held,
             clusters: _,
@@ -115,6 +120,7 @@ impl Head {
             strategy: strategy.clone(),
             rollout: rollout.clone(),
             operator: operator.clone(),
+            deleting: *deleting,
             suspended: *suspended,
             membership_held: *membership_held,
             leaving: leaving.clone(),
@@ -128,6 +134,7 @@ impl Head {
             && self.strategy == input.strategy
             && self.rollout == input.rollout
             && self.operator == input.operator
+            && self.deleting == input.deleting
             && self.suspended == input.suspended
             && self.membership_held == input.membership_held
             && self.leaving == input.leaving
@@ -159,10 +166,11 @@ impl PlanChange {
             strategy: changed(&head.strategy, &input.strategy),
             rollout: changed(&head.rollout, &input.rollout),
             operator: changed(&head.operator, &input.operator),
+            deleting: changed(&head.deleting, &input.deleting),
             suspended: changed(&head.suspended, &input.suspended),
             membership_held: changed(&head.membership_held, &input.membership_held),
             clusters,
-            leaving: changed(&head.leaving, &input.leaving),
+            leaving: differences(&head.leaving, &input.leaving),
             returned: changed(&head.returned, &input.returned),
             removals: differences(&before.removals, &plan.removals),
             decisions: differences(&before.decisions, &plan.decisions),
@@ -186,13 +194,15 @@ impl PlanChange {
             strategy,
             rollout,
             operator,
+            deleting,
             suspended,
             membership_held,
             mut clusters,
-            leaving,
+            mut leaving,
             returned,
         } = input;
         put(&mut clusters, self.clusters);
+        put(&mut leaving, self.leaving);
         put(&mut plan.removals, self.removals);
         put(&mut plan.decisions, self.decisions);
         plan.stages
@@ -214,10 +224,11 @@ impl PlanChange {
                 strategy: self.strategy.unwrap_or(strategy),
                 rollout: self.rollout.unwrap_or(rollout),
                 operator: self.operator.unwrap_or(operator),
+                deleting: self.deleting.unwrap_or(deleting),
                 suspended: self.suspended.unwrap_or(suspended),
                 membership_held: self.membership_held.unwrap_or(membership_held),
                 clusters,
-                leaving: self.leaving.unwrap_or(leaving),
+                leaving,
                 returned: self.returned.unwrap_or(returned),
             },
             plan,

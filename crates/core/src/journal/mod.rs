@@ -49,7 +49,7 @@ pub struct JournalEntry {
 }
 
 /// The version of the format of entries. A reader rejects another version.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 
 /// A body with the version of its format, as it is written.
 #[derive(Serialize)]

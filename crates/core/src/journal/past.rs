@@ -8,8 +8,8 @@ use serde::Serialize;
 
 use super::{Body, JournalEntry, RecordedPlan};
 use crate::durations::Durations;
-use crate::ids::{ClusterName, ReleaseDigest, RolloutNumber};
-use crate::plan::{Attribution, Decision, Direction, OperatorInput, RolloutVerdict, Stop};
+use crate::ids::{ClusterName, ReleaseDigest, RolloutNumber, SyncName};
+use crate::plan::{Attribution, Decision, Direction, OperatorInput, RemovalDecision, RolloutVerdict, Stop};
 
 /// Returns the recorded plan at a time, and its entry; `None`: nothing was recorded before that time, or the entry
 /// cannot be read.
@@ -63,6 +63,19 @@ pub struct PastRollout {
     pub failed: BTreeMap<ClusterName, String>,
     /// The operator actions and approvals, oldest first.
     pub actions: Vec<RecordedAction>,
+    /// The deletion of the group; `None`: none was recorded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub group_deletion: Option<PastDeletion>,
+}
+
+/// The deletion of a group.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PastDeletion {
+    /// Time of the first plan.
+    pub began_at: Timestamp,
+    /// The Syncs that the plans removed, by name, with the time of the decision.
+    pub removed: BTreeMap<SyncName, Timestamp>,
 }
 
 /// An operator action or an approval.
@@ -127,12 +140,18 @@ impl PastRollout {
             total: 0,
             failed: BTreeMap::new(),
             actions: Vec::new(),
+            group_deletion: None,
         }
     }
 
     fn take(&mut self, at: Timestamp, recorded: &RecordedPlan) {
-        let decisions = &recorded.plan.decisions;
         self.recorded_until = at;
+        self.take_actions(at, recorded);
+        if recorded.input.deleting {
+            self.take_removals(at, recorded);
+            return;
+        }
+        let decisions = &recorded.plan.decisions;
         let outcome = Some(PastOutcome::of(&recorded.plan.verdict));
         if self.outcome != outcome {
             self.ended_at = (recorded.plan.verdict != RolloutVerdict::InProgress).then_some(at);
@@ -149,6 +168,21 @@ impl PastRollout {
                 self.failed.insert(cluster.clone(), text);
             }
         }
+    }
+
+    /// Such a plan says nothing of the rollout: the group selects no cluster any more.
+    fn take_removals(&mut self, at: Timestamp, recorded: &RecordedPlan) {
+        let deletion = self.group_deletion.get_or_insert(PastDeletion {
+            began_at: at,
+            removed: BTreeMap::new(),
+        });
+        let removals = recorded.plan.removals.iter();
+        for (sync, _) in removals.filter(|(_, decision)| **decision == RemovalDecision::Remove) {
+            deletion.removed.entry(sync.clone()).or_insert(at);
+        }
+    }
+
+    fn take_actions(&mut self, at: Timestamp, recorded: &RecordedPlan) {
         let actions = operator_actions(recorded);
         for known in self.actions.iter_mut().filter(|known| known.until.is_none()) {
             let still = actions

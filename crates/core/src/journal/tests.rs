@@ -433,7 +433,22 @@ fn an_admission_above_the_limit_is_found_though_all_hashes_match() {
     assert!(!flaws.iter().any(|flaw| flaw.contains("hash")), "{flaws:#?}");
 }
 
-/// The entries with forged plans and matching hashes.
+/// The entries with other plans than those of the planner, and matching hashes.
+fn forged_plans(sound: &Journal, forge: impl Fn(usize, &mut RecordedPlan)) -> Journal {
+    let mut forged = Journal::default();
+    for (n, (entry, recorded)) in sound.entries.iter().zip(&sound.recorded).enumerate() {
+        let mut recorded = recorded.clone();
+        forge(n, &mut recorded);
+        let whole = Whole {
+            beginning_lost: false,
+            recorded,
+        };
+        forged.append(entry.rollout, entry.at, &Body::Whole(whole).write().unwrap());
+    }
+    forged
+}
+
+/// The entries with forged inputs and matching hashes.
 fn forged(sound: &Journal, forge: impl Fn(usize, &mut RolloutNumber, &mut RecordedPlan)) -> Journal {
     let mut forged = Journal::default();
     for (n, (entry, recorded)) in sound.entries.iter().zip(&sound.recorded).enumerate() {
@@ -805,26 +820,101 @@ fn a_sync_of_an_entry_that_is_back_is_not_removed() {
     assert_eq!(removal(&back(true)), 0);
 }
 
+/// Deletes the group after its rollout: one cluster after the other loses its Sync, the canary `a` first. `order`: the
+/// clusters in the order in which their Syncs are really deleted.
+fn deleted(order: [&str; 4]) -> Journal {
+    let sound = approved();
+    let mut journal = forged(&sound, |_, _, _| {});
+    journal.recorder = resume(&journal.entries).unwrap();
+    journal.recorder.forget_read();
+    journal.recorded = sound.recorded;
+    let mut input = journal.recorded.last().unwrap().input.clone();
+    let stage = |cluster: &str| usize::from(cluster != "a");
+    let syncs = order.map(|cluster| {
+        let mut sync = leaving(0);
+        sync.cluster = cluster.into();
+        sync.cause = crate::plan::LeavingCause::GroupDeleted {
+            stage: stage(cluster),
+            windows: Vec::new(),
+        };
+        (format!("web-app-{cluster}").into(), sync)
+    });
+    input.deleting = true;
+    input.clusters.clear();
+    input.leaving = syncs.into();
+    for cluster in order {
+        input.now += jiff::SignedDuration::from_secs(10);
+        journal.record(1, &input);
+        input.now += jiff::SignedDuration::from_secs(10);
+        let sync = input.leaving.get_mut(&*format!("web-app-{cluster}")).unwrap();
+        sync.removing_since = Some(input.now);
+        journal.record(1, &input);
+        input.leaving.remove(&*format!("web-app-{cluster}"));
+    }
+    input.now += jiff::SignedDuration::from_secs(10);
+    journal.record(1, &input);
+    journal
+}
+
+/// Guards against a group that is deleted past its stages: the journal had nothing of it.
+#[test]
+fn the_removals_of_a_deleted_group_are_recorded_and_verified() {
+    let journal = deleted(["a", "b", "c", "d"]);
+    assert_eq!(journal.flaws(&journal.chain()), [""; 0]);
+    let past = past::rollouts(&journal.entries);
+    let deletion = past[0].group_deletion.as_ref().unwrap();
+    let removed: Vec<_> = deletion.removed.keys().map(|sync| sync.as_str()).collect();
+    assert_eq!(removed, ["web-app-a", "web-app-b", "web-app-c", "web-app-d"]);
+    assert!(deletion.began_at < deletion.removed["web-app-b"]);
+    // The rollout keeps its outcome.
+    assert_eq!(past[0].outcome, Some(past::PastOutcome::Succeeded));
+    assert_eq!((past[0].done, past[0].total), (4, 4));
+    let expected = "Sync web-app-c of cluster c was removed without a decision in the rollout";
+    let journal = deleted(["c", "a", "b", "d"]);
+    let flaws = journal.flaws(&journal.chain());
+    assert!(flaws.len() == 1 && flaws[0].contains(expected), "{flaws:#?}");
+}
+
+/// A plan that lets the second stage go first breaks a rule on its own.
+#[test]
+fn a_plan_for_a_deleted_group_that_skips_a_stage_is_found() {
+    let sound = deleted(["a", "b", "c", "d"]);
+    let first = { sound.recorded.iter() }
+        .position(|recorded| recorded.input.deleting)
+        .unwrap();
+    let skipped = forged_plans(&sound, move |n, recorded| {
+        if n == first {
+            let removals = &mut recorded.plan.removals;
+            removals.insert("web-app-b".into(), crate::plan::RemovalDecision::Remove);
+        }
+    });
+    let flaws = skipped.flaws(&skipped.chain());
+    assert!(
+        flaws.len() == 1 && flaws[0].contains("the plan breaks a rule") && flaws[0].contains("web-app-b"),
+        "{flaws:#?}"
+    );
+}
+
 #[test]
 fn an_entry_of_another_version_is_rejected_whatever_its_body() {
     let mut journal = approved();
     let body = journal.entries[0].body.clone();
-    assert!(body.starts_with("{\"version\":3,"), "{body}");
+    assert!(body.starts_with("{\"version\":4,"), "{body}");
     for other in [
-        body.replacen("\"version\":3", "\"version\":4", 1),
-        r#"{"version": 4, "body": [{"of": "a form to come"}]}"#.to_owned(),
-        r#"{"version": 4, "entry": "a form to come", "signature": []}"#.to_owned(),
+        body.replacen("\"version\":4", "\"version\":5", 1),
+        r#"{"version": 5, "body": [{"of": "a form to come"}]}"#.to_owned(),
+        r#"{"version": 5, "entry": "a form to come", "signature": []}"#.to_owned(),
     ] {
-        assert_eq!(Body::read(&other), Err(NotReadable::Version(4)));
+        assert_eq!(Body::read(&other), Err(NotReadable::Version(5)));
     }
     // The format without a version is rejected.
-    let without = body.replacen("\"version\":3,", "", 1);
+    let without = body.replacen("\"version\":4,", "", 1);
     assert!(matches!(Body::read(&without), Err(NotReadable::Form(_))));
-    journal.entries[0].body = body.replacen("\"version\":3", "\"version\":4", 1);
+    journal.entries[0].body = body.replacen("\"version\":4", "\"version\":5", 1);
     let entries = journal.entries.clone();
-    assert_eq!(resume(&entries).err(), Some(NotReadable::Version(4)));
+    assert_eq!(resume(&entries).err(), Some(NotReadable::Version(5)));
     let flaws = journal.flaws(&journal.chain());
-    let named = "1: has format version 4; this program reads version 3";
+    let named = "1: has format version 5; this program reads version 4";
     assert!(flaws.iter().any(|flaw| flaw == named), "{flaws:#?}");
 }
 

@@ -44,6 +44,11 @@ pub struct LeavingSync {
 }
 
 impl LeavingSync {
+    /// Reports whether the removal takes a slot of its own: a cluster loses its objects, and is not one of the release.
+    pub(super) fn takes_slot(&self) -> bool {
+        self.cause != LeavingCause::EntryRemoved && self.policy == DeletionPolicy::Delete
+    }
+
     /// Reports whether the Sync stays until a person approves its removal.
     pub(super) fn awaits_approval(&self) -> bool {
         self.approval.is_some() && self.removing_since.is_none()
@@ -70,6 +75,17 @@ pub enum LeavingCause {
     },
     /// The release of the rollout has no such entry.
     EntryRemoved,
+    /// The group is being deleted.
+    GroupDeleted {
+        /// The stage of the cluster: an index into [`Strategy::stages`](super::Strategy::stages). A cluster that no
+        /// longer exists is in the last one.
+        #[serde(default)]
+        stage: usize,
+        /// The windows that apply to the cluster: indexes into [`Strategy::windows`](super::Strategy::windows). None
+        /// apply to a cluster that no longer exists.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        windows: Vec<usize>,
+    },
 }
 
 /// The decision for a Sync that the group no longer wants.
@@ -113,7 +129,8 @@ pub enum RemovalHold {
     Paused,
     /// The cluster is unreachable, suspended, or not probed yet, and its objects are deleted.
     ClusterNotReady,
-    /// The stage of the cluster has not opened.
+    /// The stage of the cluster has not opened. In a group that is being deleted: clusters of earlier stages lose their
+    /// Syncs first.
     StageNotOpen,
     /// The deletion budget of the group does not allow the deletion yet.
     DeletionBudget,

@@ -25,6 +25,7 @@ mod classifier;
 mod classify;
 mod end;
 mod entry;
+mod group_removal;
 mod leaving;
 mod openings;
 mod overlap;
@@ -77,7 +78,11 @@ pub fn plan(input: &PlanInput) -> Plan {
         decisions: &decisions,
         slots: tally.slots,
     };
-    let removal = removals.decide();
+    let removal = if input.deleting {
+        group_removal::decide(input)
+    } else {
+        removals.decide()
+    };
     let others_wait = retry_waits || removal.waits_for_slot;
     let recheck_at = decisions
         .values()

@@ -17,7 +17,8 @@ pub(super) struct Openings<'a> {
 
 impl<'a> Openings<'a> {
     pub(super) fn of(input: &'a PlanInput) -> Self {
-        let counts = input.rollout.direction != Direction::BackAtOnce;
+        // The deletion of a group is not a part of its rollout.
+        let counts = input.rollout.direction != Direction::BackAtOnce || input.deleting;
         let windows = input.strategy.windows.iter().filter(|_| counts);
         Self {
             now: input.now,

@@ -50,7 +50,7 @@ impl<'a> Removals<'a> {
         let mut decided = BTreeMap::new();
         for (name, sync) in leaving {
             let mut decision = self.decision(sync, &mut openings);
-            let needs_slot = takes_slot(sync) && decision == RemovalDecision::Remove;
+            let needs_slot = sync.takes_slot() && decision == RemovalDecision::Remove;
             if needs_slot && !begun.contains(&*sync.cluster) {
                 if free == 0 {
                     decision = RemovalDecision::Hold {
@@ -90,7 +90,8 @@ impl<'a> Removals<'a> {
             LeavingCause::EntryRemoved if sync.awaits_approval() => {
                 hold(RemovalHold::AutomaticRollback, None)
             }
-            LeavingCause::EntryRemoved => self.of_entry(sync),
+            // Only a group that is being deleted has such Syncs.
+            LeavingCause::EntryRemoved | LeavingCause::GroupDeleted { .. } => self.of_entry(sync),
             LeavingCause::ClusterUnselected {
                 settles_at,
                 stage,
@@ -165,7 +166,7 @@ impl<'a> Removals<'a> {
     fn removing(&self) -> impl Iterator<Item = (&str, Timestamp)> {
         let limits = &self.input.strategy.limits;
         let leaving = self.input.leaving.values();
-        let unselected = leaving.filter(|sync| takes_slot(sync));
+        let unselected = leaving.filter(|sync| sync.takes_slot());
         unselected.filter_map(move |sync| {
             let jumps = &self.input.clock_jumps;
             let until = jumps.due(sync.removing_since?, limits.progress_deadline)?;
@@ -187,9 +188,4 @@ impl<'a> Removals<'a> {
     fn slot_free_at(&self) -> Option<Timestamp> {
         self.removing().map(|(_, until)| until).min()
     }
-}
-
-/// Reports whether the removal takes a slot of its own: a cluster that left loses its objects.
-fn takes_slot(sync: &LeavingSync) -> bool {
-    sync.cause != LeavingCause::EntryRemoved && sync.policy == DeletionPolicy::Delete
 }

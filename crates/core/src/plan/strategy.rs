@@ -80,6 +80,16 @@ pub struct Place {
 }
 
 impl ReadStrategy {
+    /// Returns the place of a cluster whose labels are not known: it is in the last stage.
+    #[must_use]
+    pub fn last_place(&self) -> Place {
+        Place {
+            stage: self.strategy.stages.len().saturating_sub(1),
+            also: Vec::new(),
+            windows: Vec::new(),
+        }
+    }
+
     /// Parses a strategy without checking the expressions of its Metrics, which only the gates use.
     ///
     /// # Errors

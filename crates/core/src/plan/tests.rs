@@ -143,6 +143,7 @@ pub(super) fn input(script: &str, max_concurrency: u32, max_failures: u32) -> Pl
             approvals: BTreeMap::new(),
         },
         operator: OperatorInput::default(),
+        deleting: false,
         suspended: false,
         membership_held: false,
         clusters: fleet(script),

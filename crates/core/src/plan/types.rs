@@ -31,6 +31,10 @@ pub struct PlanInput {
     pub rollout: RolloutView,
     /// The requests of operators.
     pub operator: OperatorInput,
+    /// Whether the group is being deleted: it selects no cluster, and all its Syncs leave
+    /// ([`LeavingCause::GroupDeleted`](super::LeavingCause::GroupDeleted)).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub deleting: bool,
     /// Whether the group is suspended: nothing starts.
     pub suspended: bool,
     /// Whether too many clusters left at once and an approval is required: nothing starts.

@@ -215,7 +215,7 @@ fn admissions(rolling: &Rolling, input: &PlanInput, plan: &Plan, now: Timestamp)
 }
 
 /// Returns the removals of the plan. Syncs that depend on others come before them.
-fn removals(input: &PlanInput, plan: &Plan) -> Vec<Removal> {
+pub(super) fn removals(input: &PlanInput, plan: &Plan) -> Vec<Removal> {
     let removed = plan
         .removals
         .iter()

@@ -12,6 +12,7 @@
 mod actions;
 mod begin;
 mod choose;
+mod deletion;
 mod effect;
 mod finish;
 mod garbage;
@@ -28,6 +29,7 @@ mod step;
 mod transition;
 
 pub use actions::{retry_counts_at, without_retried};
+pub use deletion::{DeletedGroup, PlannedDeletion, plan_deletion};
 pub use effect::{
     Action, Admission, AdmissionRef, Durable, Effect, Epoch, OpenGate, Outcome, Removal, RolloutIntent,
     StatusWrite,

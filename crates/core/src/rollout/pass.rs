@@ -68,6 +68,7 @@ impl Pass<'_, '_> {
                 approvals: actions.approvals.clone(),
             },
             operator: actions.input.clone(),
+            deleting: false,
             suspended: facts.suspended,
             membership_held: facts.membership_held,
             leaving: self.leaving(rolling),

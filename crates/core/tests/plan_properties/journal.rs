@@ -65,9 +65,12 @@ fn small_steps() -> impl Strategy<Value = Vec<RecordedPlan>> {
             // Observations are never later than the time of the plan.
             next.now = next.now.max(other.now);
             next.operator = other.operator;
-            next.leaving = other.leaving;
+            if next.deleting == other.deleting {
+                next.leaving = other.leaving;
+            }
             let stages = next.strategy.stages.len();
-            for index in clusters {
+            // A group that is being deleted selects no cluster.
+            for index in clusters.iter().filter(|_| !other.deleting && !next.deleting) {
                 if let Some((name, view)) = other.clusters.iter().nth(index.index(40)) {
                     let mut view = view.clone();
                     view.stage = view.stage.min(stages - 1);

@@ -313,7 +313,9 @@ proptest! {
             cluster.windows.clear();
         }
         for sync in input.leaving.values_mut() {
-            if let LeavingCause::ClusterUnselected { windows, .. } = &mut sync.cause {
+            if let LeavingCause::ClusterUnselected { windows, .. } | LeavingCause::GroupDeleted { windows, .. } =
+                &mut sync.cause
+            {
                 windows.clear();
             }
         }

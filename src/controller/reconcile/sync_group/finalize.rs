@@ -4,28 +4,18 @@
 //! or of one of its Syncs is `Delete`. Without the finalizer the garbage collector would delete each Sync with its own
 //! policy, and a group with `Orphan` could not prevent deletions.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use kube::ResourceExt;
 use starling_api::conditions::{self, READY};
-use starling_api::{
-    ABANDON, DeletionPolicy, FINALIZER, IntOrPercent, RolloutStrategy, SyncGroup, SyncResource,
-};
-use starling_core::finalize::{ParentDeletion, dependents_first};
-use starling_core::group_deletion::{
-    DeletedCluster, DeletedGroup, DeletionWait, NextDeletions, next_deletions,
-};
-use starling_core::plan::{Reach, ReadStrategy};
+use starling_api::{DeletionPolicy, FINALIZER, SyncGroup};
+use starling_core::finalize::ParentDeletion;
 use starling_core::plural::counted;
 
 use super::super::ReconcileError;
-use super::super::cluster::reach;
-use super::super::group_state::{self, is_abandoned};
 use super::super::parent_deletion::parent_deletion;
-use super::super::sync::depends_on;
 use super::observe::{self, GroupBlocked};
-use super::{remove, report};
+use super::{group_removal, report};
 use crate::controller::caches::sync_index::GroupSyncs;
 use crate::controller::context::{GroupContext, Next};
 use crate::controller::event_handlers::ChangedBy;
@@ -113,99 +103,17 @@ pub(super) async fn finalize(
         context.events.normal(&*group, "Deleted", note).await;
         return release(context, &group).await;
     }
-    let next = next(context, &group, &syncs);
-    let failed = delete_syncs(context, &group, &syncs, &next.clusters).await?;
+    let removed = group_removal::pass(context, &group, &syncs).await?;
     let left = observe::syncs(context, &key);
-    let message = remaining(&left) + &waits_for(&group, next.waits_for);
+    let message = remaining(&left) + &removed.waits_for;
     report_waiting(context, group, "Deleting", message).await?;
     // The deletion of each Sync enqueues the group, including the last one.
-    Ok(if failed || left.is_empty() {
+    Ok(if !removed.is_complete || left.is_empty() {
         Next::Retry(waits::GROUP_DELETION_RETRY)
     } else {
-        let recheck = next.recheck_at.map(|at| Next::at(at, context.clock.now()));
+        let recheck = removed.recheck_at.map(|at| Next::at(at, context.clock.now()));
         recheck.unwrap_or(Next::OnEvent)
     })
-}
-
-/// Returns the clusters whose Syncs are deleted next. With an invalid strategy, one cluster at a time is.
-fn next(context: GroupContext<'_>, group: &SyncGroup, syncs: &GroupSyncs) -> NextDeletions {
-    let spec = &group.spec;
-    let strategy = ReadStrategy::new(&spec.rollout_strategy).or_else(|_| {
-        ReadStrategy::new(&RolloutStrategy {
-            max_concurrency: IntOrPercent::Int(1),
-            ..RolloutStrategy::default()
-        })
-    });
-    let Ok(strategy) = strategy else {
-        return NextDeletions::default();
-    };
-    let namespace = group.namespace().unwrap_or_default();
-    let (key, now) = (ObjectKey::of(group), context.clock.now());
-    let times = &context.caches.removal_times;
-    times.observe(&key, syncs.values().map(|sync| &**sync), now);
-    let cluster = |(name, _): (&str, _)| {
-        let found = context.objects.clusters.get(&ObjectKey::new(&namespace, name));
-        let place = found.as_ref().map(|cluster| strategy.place(cluster.labels()));
-        let place = place.unwrap_or_default();
-        let cluster = DeletedCluster {
-            stage: place.stage,
-            windows: place.windows,
-            reachable: found.is_some_and(|cluster| reach(&cluster) == Reach::Ready),
-            abandoned: syncs.on(name).any(|sync| is_abandoned(sync)),
-            remaining: syncs
-                .on(name)
-                .any(|sync| sync.metadata.deletion_timestamp.is_none()),
-            deleting_since: syncs
-                .on(name)
-                .filter_map(|sync| times.since(&key, sync, now))
-                .max(),
-        };
-        (name.to_owned(), cluster)
-    };
-    next_deletions(&DeletedGroup {
-        now,
-        policy: spec.deletion_policy,
-        suspended: spec.suspend,
-        paused: group_state::is_paused(context.objects, group),
-        clock_jumps: &context.clock.jumps(),
-        strategy: &strategy.strategy,
-        clusters: syncs.clusters().map(cluster).collect(),
-    })
-}
-
-/// Deletes the remaining Syncs of these clusters with the policy of the group. Returns whether the deletion of some
-/// failed.
-async fn delete_syncs(
-    context: GroupContext<'_>,
-    object: &SyncGroup,
-    syncs: &GroupSyncs,
-    clusters: &[String],
-) -> Result<bool, ReconcileError> {
-    let policy = object.spec.deletion_policy;
-    let staying: BTreeMap<String, &Arc<SyncResource>> = syncs
-        .values()
-        .filter(|sync| sync.metadata.deletion_timestamp.is_none())
-        .filter(|sync| clusters.binary_search(&sync.spec.cluster_ref.name).is_ok())
-        .map(|sync| (sync.name_any(), sync))
-        .collect();
-    let order = dependents_first(
-        &staying
-            .iter()
-            .map(|(name, sync)| (name.clone(), depends_on(sync)))
-            .collect(),
-    );
-    let mut failed = false;
-    for sync in order.iter().filter_map(|name| staying.get(name)) {
-        // A Sync that cannot be removed may still be applied, and only the first end counts.
-        match remove::remove(context, sync, policy).await {
-            Ok(()) => remove::end_left(context, object, sync).await?,
-            Err(error) => {
-                tracing::warn!(sync = %sync.name_any(), error = %crate::chain(&error), "Sync not removed");
-                failed = true;
-            }
-        }
-    }
-    Ok(failed)
 }
 
 fn remaining(left: &GroupSyncs) -> String {
@@ -219,34 +127,6 @@ fn remaining(left: &GroupSyncs) -> String {
         counted(left.values().count(), "Sync", "Syncs"),
         first.unwrap_or_default()
     )
-}
-
-/// Returns what the next cluster waits for, as a part of a message.
-fn waits_for(group: &SyncGroup, wait: Option<DeletionWait>) -> String {
-    match wait {
-        None => String::new(),
-        Some(DeletionWait::Suspended) => {
-            "; the group is suspended: to continue, set spec.suspend to false".to_owned()
-        }
-        Some(DeletionWait::Stage(stage)) => {
-            let named = group.spec.rollout_strategy.stages.get(stage);
-            match named {
-                Some(stage) => format!("; stage {} waits for the stages before it", stage.name),
-                None => "; clusters without a stage wait for the stages".to_owned(),
-            }
-        }
-        Some(DeletionWait::Paused) => {
-            let name = group.name_any();
-            format!("; the rollout is paused: to continue, run starling resume {name}")
-        }
-        Some(DeletionWait::Unreachable) => {
-            format!(
-                "; clusters are unreachable, and lose their Syncs when they return; set {ABANDON}: \"true\" on a Sync to leave its objects there"
-            )
-        }
-        Some(DeletionWait::Window) => "; clusters wait for a window".to_owned(),
-        Some(DeletionWait::Slot) => "; clusters wait for a slot (maxConcurrency)".to_owned(),
-    }
 }
 
 async fn report_waiting(

@@ -80,7 +80,7 @@ impl Leaving {
         let place = |name: &str| {
             let cluster = known.get(&ObjectKey::new(&group.key.namespace, name));
             let place = cluster.map(|cluster| group.strategy.place(cluster.labels()));
-            (name.into(), place.unwrap_or_else(|| last_place(group)))
+            (name.into(), place.unwrap_or_else(|| group.strategy.last_place()))
         };
         let is_away = |name: &&&str| {
             let cluster = known.get(&ObjectKey::new(&group.key.namespace, **name));
@@ -112,7 +112,7 @@ impl Leaving {
 
     fn unselected(&self, group: &Group, cluster: &str) -> LeavingCause {
         let place = self.places.get(cluster).cloned();
-        let Place { stage, windows, .. } = place.unwrap_or_else(|| last_place(group));
+        let Place { stage, windows, .. } = place.unwrap_or_else(|| group.strategy.last_place());
         let since = self.since.get(cluster).copied();
         let grace = group.object.spec.unselected_grace.as_std();
         let grace_ends = since.map(|since| self.clock_jumps.due(since, grace).unwrap_or(Timestamp::MAX));
@@ -127,15 +127,6 @@ impl Leaving {
 fn recorded(group: &Group) -> &[UnselectedClusters] {
     let status = group.object.status.as_ref();
     status.map_or(&[], |status| &status.unselected)
-}
-
-/// Returns the place of a cluster whose labels are not known.
-fn last_place(group: &Group) -> Place {
-    Place {
-        stage: group.strategy.strategy.stages.len().saturating_sub(1),
-        also: Vec::new(),
-        windows: Vec::new(),
-    }
 }
 
 /// Returns the clusters with Syncs of the group that the group does not select.

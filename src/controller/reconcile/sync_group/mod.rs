@@ -10,6 +10,7 @@ mod digest;
 mod finalize;
 mod garbage;
 mod gates;
+mod group_removal;
 mod held;
 mod leave;
 mod machine;
@@ -129,7 +130,7 @@ async fn roll(context: GroupContext<'_>, group: &Group) -> Result<Next, Reconcil
         name: group.key.name.clone(),
     };
     leave::forget(context, group).await?;
-    let mut recorder = recorder(context, group, &identity.id).await?;
+    let mut recorder = recorder(context, &group.key, &group.object, &identity.id).await?;
     // The pass has one time, so that records carry the time of their decision.
     let now = context.clock.now();
     let transition = match step(context, group, &recorder, now).await {
@@ -235,15 +236,20 @@ async fn step(
 }
 
 /// Returns the recorder of a group, which continues its journal.
-async fn recorder(context: GroupContext<'_>, group: &Group, id: &GroupId) -> Result<Recorder, LedgerError> {
+async fn recorder(
+    context: GroupContext<'_>,
+    key: &ObjectKey,
+    group: &SyncGroup,
+    id: &GroupId,
+) -> Result<Recorder, LedgerError> {
     let heads = &context.caches.journal_heads;
-    if let Some(recorder) = heads.take(&group.key, id, &group.object) {
+    if let Some(recorder) = heads.take(key, id, group) {
         return Ok(recorder);
     }
     let entries = context.ledger.journal_tail(id).await?;
     // An entry that cannot be read is not continued: the next entry is whole.
     Ok(resume(&entries).unwrap_or_else(|error| {
-        tracing::warn!(group = %group.key, %error, "journal not readable; the next entry is whole");
+        tracing::warn!(group = %key, %error, "journal not readable; the next entry is whole");
         Recorder::default()
     }))
 }

@@ -197,7 +197,10 @@ pub(super) fn observe(snapshot: Snapshot<'_>, object: Arc<SyncGroup>) -> Result<
 }
 
 /// Returns actions or approvals, each of which says whether its `by` is verified.
-fn judged<K: ResourceExt + Clone>(policies: Option<&AdmissionPolicies>, objects: Vec<Arc<K>>) -> Vec<Arc<K>> {
+pub(super) fn judged<K: ResourceExt + Clone>(
+    policies: Option<&AdmissionPolicies>,
+    objects: Vec<Arc<K>>,
+) -> Vec<Arc<K>> {
     match policies {
         None => objects,
         Some(policies) => {

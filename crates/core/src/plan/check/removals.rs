@@ -7,6 +7,7 @@ use starling_api::DeletionPolicy;
 
 use super::facts::CheckedState;
 use super::moment::Moment;
+use super::rules::share;
 use super::violation::Violation;
 use super::windows;
 use crate::ids::{ClusterName, SyncName};
@@ -89,10 +90,14 @@ impl Moment<'_> {
         let member = self.fleet.iter().find(|member| *member.name == sync.cluster);
         let expected = match (&sync.cause, member) {
             (LeavingCause::ClusterUnselected { .. }, Some(_)) => return Err(wanted()),
+            (LeavingCause::GroupDeleted { .. }, _) if !self.input.deleting => return Err(wanted()),
             (LeavingCause::EntryRemoved, Some(member)) if member.view.entries.contains_key(&sync.entry) => {
                 return Err(wanted());
             }
             _ if sync.removing_since.is_some() => RemovalDecision::Removing,
+            (LeavingCause::GroupDeleted { stage, windows }, _) => {
+                return Ok(self.of_deleted_group(sync, *stage, windows));
+            }
             _ if self.input.membership_held => hold(RemovalHold::MembershipHeld, None),
             (
                 LeavingCause::ClusterUnselected {
@@ -159,13 +164,51 @@ impl Moment<'_> {
         if !deletes {
             return Expected::Exactly(RemovalDecision::Remove);
         }
-        let about: Vec<_> = match at_once {
-            true => Vec::new(),
-            false => {
-                let all = &self.input.strategy.windows;
-                about.iter().filter_map(|place| all.get(*place)).collect()
-            }
+        self.in_windows(if at_once { &[] } else { about })
+    }
+
+    /// Returns what is expected of a Sync of a group that is being deleted: no cluster begins while one of an earlier
+    /// stage has to lose something, or is losing it.
+    fn of_deleted_group(&self, sync: &LeavingSync, stage: usize, about: &[usize]) -> Expected {
+        if sync.policy != DeletionPolicy::Delete {
+            return Expected::Exactly(RemovalDecision::Remove);
+        }
+        if self.input.suspended {
+            return Expected::Exactly(hold(RemovalHold::GroupSuspended, None));
+        }
+        if self.input.operator.paused.is_some() {
+            return Expected::Exactly(hold(RemovalHold::Paused, None));
+        }
+        if sync.not_ready {
+            return Expected::Exactly(hold(RemovalHold::ClusterNotReady, None));
+        }
+        let in_progress = self.losing(false);
+        if in_progress.contains(&*sync.cluster) {
+            return Expected::Exactly(RemovalDecision::Remove);
+        }
+        let is_before = |other: &LeavingSync| {
+            let is_earlier =
+                matches!(other.cause, LeavingCause::GroupDeleted { stage: of, .. } if of < stage);
+            let waits = other.removing_since.is_none() && !other.not_ready;
+            is_earlier
+                && other.policy == DeletionPolicy::Delete
+                && (waits || in_progress.contains(&*other.cluster))
         };
+        if self.input.leaving.values().any(is_before) {
+            let ends = self
+                .input
+                .leaving
+                .values()
+                .filter_map(|other| self.loses_until(other));
+            return Expected::Exactly(hold(RemovalHold::StageNotOpen, ends.min()));
+        }
+        self.in_windows(about)
+    }
+
+    /// Returns what is expected of a removal that only windows and slots hold.
+    fn in_windows(&self, about: &[usize]) -> Expected {
+        let all = &self.input.strategy.windows;
+        let about: Vec<_> = about.iter().filter_map(|place| all.get(*place)).collect();
         match windows::are_open(&about, self.at) {
             Some(true) => Expected::InASlot,
             None => Expected::AnyWindow,
@@ -178,7 +221,7 @@ impl Moment<'_> {
 
     /// Checks that the clusters that leave have slots beside those in flight, unless as many had them before.
     fn leaving_clusters_are_bounded(&self) -> Result<(), Violation> {
-        let Some(slots) = self.group.tally.slots else {
+        let Some(slots) = self.slots() else {
             return Ok(());
         };
         let before = self.losing(false);
@@ -196,24 +239,48 @@ impl Moment<'_> {
     fn may_leave_now(&self, cluster: &ClusterName) -> bool {
         let losing = self.losing(true);
         let free = |slots| self.group.in_flight_after + losing.len() < slots;
-        losing.contains(cluster.as_str()) || self.group.tally.slots.is_none_or(free)
+        losing.contains(cluster.as_str()) || self.slots().is_none_or(free)
+    }
+
+    /// Returns the slots of the group. A group that is being deleted selects no cluster: its size is that of the
+    /// clusters that lose something.
+    fn slots(&self) -> Option<usize> {
+        if !self.input.deleting {
+            return self.group.tally.slots;
+        }
+        let leaving = self.input.leaving.values();
+        let losing = leaving.filter(|sync| sync.policy == DeletionPolicy::Delete);
+        let clusters: BTreeSet<&ClusterName> = losing.map(|sync| &sync.cluster).collect();
+        Some(share(self.input.strategy.limits.max_concurrency, clusters.len(), 99).max(1))
+    }
+
+    /// Returns until when the removal of a Sync takes the slot of its cluster; `None`: it takes none.
+    fn loses_until(&self, sync: &LeavingSync) -> Option<Timestamp> {
+        // Nothing is in progress on a cluster of a deleted group that is not ready.
+        let is_away = self.input.deleting && sync.not_ready;
+        if sync.cause == LeavingCause::EntryRemoved || sync.policy != DeletionPolicy::Delete || is_away {
+            return None;
+        }
+        let limits = &self.input.strategy.limits;
+        let until = self
+            .input
+            .clock_jumps
+            .due(sync.removing_since?, limits.progress_deadline)?;
+        (until > self.at).then_some(until)
     }
 
     /// Returns the clusters that lose their Syncs because they left; if `planned`, also those that this plan begins
     /// with.
     fn losing(&self, planned: bool) -> BTreeSet<&str> {
-        let limits = &self.input.strategy.limits;
+        let begins = |name: &SyncName, sync: &LeavingSync| {
+            planned
+                && sync.removing_since.is_none()
+                && sync.cause != LeavingCause::EntryRemoved
+                && sync.policy == DeletionPolicy::Delete
+                && self.plan.removals.get(name) == Some(&RemovalDecision::Remove)
+        };
         let leaving = self.input.leaving.iter();
-        let unselected = leaving.filter(|(_, sync)| {
-            sync.cause != LeavingCause::EntryRemoved && sync.policy == DeletionPolicy::Delete
-        });
-        let losing = unselected.filter(|(name, sync)| match sync.removing_since {
-            Some(since) => {
-                let deadline = self.input.clock_jumps.due(since, limits.progress_deadline);
-                deadline.is_some_and(|deadline| deadline > self.at)
-            }
-            None => planned && self.plan.removals.get(*name) == Some(&RemovalDecision::Remove),
-        });
+        let losing = leaving.filter(|(name, sync)| self.loses_until(sync).is_some() || begins(name, sync));
         losing.map(|(_, sync)| &*sync.cluster).collect()
     }
 }

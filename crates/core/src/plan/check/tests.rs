@@ -119,6 +119,7 @@ fn rollout(stages: Vec<StageRules>, clusters: BTreeMap<ClusterName, ClusterView>
             approvals: BTreeMap::new(),
         },
         operator: OperatorInput::default(),
+        deleting: false,
         suspended: false,
         membership_held: false,
         clusters,

@@ -357,6 +357,7 @@ pub(crate) fn input() -> impl Strategy<Value = PlanInput> {
             prop::bool::weighted(0.05),
             prop::bool::weighted(0.05),
             prop::bool::weighted(0.2),
+            prop::bool::weighted(0.1),
         );
         let stages = strategy.stages.len();
         let clusters = vec(cluster(stages), 0..40);
@@ -374,13 +375,18 @@ pub(crate) fn input() -> impl Strategy<Value = PlanInput> {
                     strategy,
                     rollout,
                     operator,
-                    (suspended, membership_held, windows),
+                    (suspended, membership_held, windows, deleting),
                     (now, clock_jumps),
                     mut clusters,
                     mut leaving,
                 )| {
+                    if deleting {
+                        clusters.clear();
+                        delete_group(&mut leaving, strategy.stages.len());
+                    }
                     for sync in leaving.values_mut() {
-                        if let LeavingCause::ClusterUnselected { windows: about, .. } = &mut sync.cause
+                        if let LeavingCause::ClusterUnselected { windows: about, .. }
+                        | LeavingCause::GroupDeleted { windows: about, .. } = &mut sync.cause
                             && !windows
                         {
                             about.clear();
@@ -400,6 +406,7 @@ pub(crate) fn input() -> impl Strategy<Value = PlanInput> {
                         strategy,
                         rollout,
                         operator,
+                        deleting,
                         suspended,
                         membership_held,
                         leaving,
@@ -413,6 +420,17 @@ pub(crate) fn input() -> impl Strategy<Value = PlanInput> {
                 },
             )
     })
+}
+
+/// Lets all Syncs leave because their group is deleted. Those of one cluster have the same stage and windows.
+fn delete_group(leaving: &mut BTreeMap<SyncName, LeavingSync>, stages: usize) {
+    for sync in leaving.values_mut() {
+        let number = sync.cluster.bytes().map(usize::from).sum::<usize>();
+        sync.cause = LeavingCause::GroupDeleted {
+            stage: number % stages,
+            windows: (0..number % 3).collect(),
+        };
+    }
 }
 
 /// Jumps of the clock, in any order of its times.

@@ -136,6 +136,7 @@ impl World {
             strategy: self.strategy.clone(),
             rollout: self.rollout.clone(),
             operator: self.operator.clone(),
+            deleting: false,
             suspended: self.group_suspended,
             membership_held: false,
             leaving: BTreeMap::new(),

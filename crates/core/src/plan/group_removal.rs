@@ -1,0 +1,126 @@
+//! The removals of a group that is being deleted.
+//!
+//! Such a group has no release any more, so no gate judges its removals. Its clusters lose their Syncs in the order of
+//! its stages, in their windows, and at most `maxConcurrency` at once (ADR 41).
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use starling_api::DeletionPolicy;
+
+use super::leaving::{LeavingCause, LeavingSync, RemovalDecision, RemovalHold};
+use super::openings::Openings;
+use super::removal::RemovalResult;
+use super::types::PlanInput;
+use crate::ids::ClusterName;
+
+/// Returns the decision for every Sync of a group that is being deleted.
+pub(super) fn decide(input: &PlanInput) -> RemovalResult {
+    let mut group = GroupRemoval::of(input);
+    let mut openings = Openings::of(input);
+    let mut result = RemovalResult::default();
+    for (name, sync) in &input.leaving {
+        let decision = group.decision(sync, &mut openings);
+        if let RemovalDecision::Hold { reason, .. } = decision {
+            result.waits_for_slot |= reason == RemovalHold::NoSlot;
+            if reason == RemovalHold::WindowClosed {
+                result.known_until = openings.known_until();
+            }
+        }
+        result.decisions.insert(name.clone(), decision);
+    }
+    result
+}
+
+/// A group that is being deleted, and what this plan has begun so far.
+struct GroupRemoval<'a> {
+    input: &'a PlanInput,
+    /// The clusters with a slot, and their stages.
+    working: BTreeMap<&'a ClusterName, usize>,
+    /// The first stage with a cluster on which a removal may begin.
+    next_stage: Option<usize>,
+    free: usize,
+    /// When the first of the removals in progress gives its slot back at the latest.
+    slot_free_at: Option<Timestamp>,
+}
+
+impl<'a> GroupRemoval<'a> {
+    fn of(input: &'a PlanInput) -> Self {
+        let losing = || input.leaving.values().filter(|sync| sync.takes_slot());
+        let mut clusters: Vec<&ClusterName> = losing().map(|sync| &sync.cluster).collect();
+        clusters.sort_unstable();
+        clusters.dedup();
+        let in_progress: Vec<(&LeavingSync, Timestamp)> = losing()
+            .filter_map(|sync| Some((sync, slot_ends(input, sync)?)))
+            .collect();
+        let working: BTreeMap<_, _> = { in_progress.iter() }
+            .map(|(sync, _)| (&sync.cluster, stage_of(sync)))
+            .collect();
+        let may_begin = losing().filter(|sync| sync.removing_since.is_none() && !sync.not_ready);
+        let slots = { input.strategy.limits.max_concurrency }.of_rounded_up(clusters.len());
+        Self {
+            next_stage: may_begin.map(stage_of).min(),
+            free: slots.max(1).saturating_sub(working.len()),
+            slot_free_at: in_progress.iter().map(|(_, ends)| *ends).min(),
+            working,
+            input,
+        }
+    }
+
+    fn decision(&mut self, sync: &'a LeavingSync, openings: &mut Openings<'a>) -> RemovalDecision {
+        let hold = |reason, recheck_at| RemovalDecision::Hold { reason, recheck_at };
+        if sync.removing_since.is_some() {
+            return RemovalDecision::Removing;
+        }
+        // Nothing is taken away from clusters whose objects stay.
+        if sync.policy == DeletionPolicy::Orphan {
+            return RemovalDecision::Remove;
+        }
+        if self.input.suspended {
+            return hold(RemovalHold::GroupSuspended, None);
+        }
+        if self.input.operator.paused.is_some() {
+            return hold(RemovalHold::Paused, None);
+        }
+        if sync.not_ready {
+            return hold(RemovalHold::ClusterNotReady, None);
+        }
+        // What was interrupted is completed.
+        if self.working.contains_key(&sync.cluster) {
+            return RemovalDecision::Remove;
+        }
+        let stage = stage_of(sync);
+        let mut before = self.working.values().filter(|working| **working < stage);
+        if self.next_stage != Some(stage) || before.next().is_some() {
+            return hold(RemovalHold::StageNotOpen, self.slot_free_at);
+        }
+        if let LeavingCause::GroupDeleted { windows, .. } = &sync.cause {
+            let opening = openings.about(windows);
+            if !opening.is_open {
+                return hold(RemovalHold::WindowClosed, opening.changes_at);
+            }
+        }
+        if self.free == 0 {
+            return hold(RemovalHold::NoSlot, self.slot_free_at);
+        }
+        self.free -= 1;
+        self.working.insert(&sync.cluster, stage);
+        RemovalDecision::Remove
+    }
+}
+
+/// Returns when the removal of a Sync gives the slot of its cluster back at the latest; `None`: it has none. Nothing is
+/// in progress on a cluster that is not ready.
+fn slot_ends(input: &PlanInput, sync: &LeavingSync) -> Option<Timestamp> {
+    let since = sync.removing_since.filter(|_| !sync.not_ready)?;
+    let limits = &input.strategy.limits;
+    let ends = input.clock_jumps.due(since, limits.progress_deadline)?;
+    (ends > input.now).then_some(ends)
+}
+
+fn stage_of(sync: &LeavingSync) -> usize {
+    match &sync.cause {
+        LeavingCause::GroupDeleted { stage, .. } | LeavingCause::ClusterUnselected { stage, .. } => *stage,
+        LeavingCause::EntryRemoved => 0,
+    }
+}
