@@ -559,8 +559,8 @@ fn leaving(world: &World) -> Vec<String> {
         .collect()
 }
 
-/// Returns the reasons why the fleet has not converged. What is quick to find comes first: most callers ask for the first
-/// one only.
+/// Returns the reasons why the fleet has not converged. What is quick to find comes first: most callers ask for the
+/// first one only.
 fn problems_of(world: &World) -> impl Iterator<Item = String> {
     let tasks = world.tasks.lock().unwrap_or_else(PoisonError::into_inner);
     let tasks: Vec<String> = { tasks.iter() }
