@@ -72,10 +72,8 @@ pub(super) async fn report_orphans(context: GroupContext<'_>, group: &Group, rem
             "ClusterLeft",
             format!("cluster {cluster} left the group; the objects of {sync} stay on the cluster"),
         ),
-        LeavingCause::GroupDeleted { .. } => (
-            "GroupDeleted",
-            format!("the group is deleted; the objects of {sync} stay on cluster {cluster}"),
-        ),
+        // The group reports it once.
+        LeavingCause::GroupDeleted { .. } => return,
         LeavingCause::EntryRemoved => (
             "EntryRemoved",
             format!(
