@@ -10,6 +10,7 @@ use super::caches::connections::Connections;
 use super::caches::number_checks::NumberChecks;
 use super::caches::origins::OriginCache;
 use super::caches::pins::KnownPins;
+use super::caches::prune_requests::PruneRequests;
 use super::caches::removal_times::RemovalTimes;
 use super::caches::renders::RenderCache;
 use super::caches::{Caches, ClusterCaches, GroupCaches, ObjectCaches, SyncCaches, Times};
@@ -145,6 +146,7 @@ impl Context {
             events: &self.events,
             objects: &self.objects,
             caches: &self.caches.sync,
+            prune_requests: &self.caches.group.prune_requests,
             removal_times: &self.caches.group.removal_times,
             connections: &self.caches.cluster.connections,
             availability: &self.caches.cluster.availability,
@@ -255,6 +257,8 @@ pub struct SyncContext<'a> {
     pub objects: &'a ObjectCaches,
     /// Caches for each Sync.
     pub caches: &'a SyncCaches,
+    /// The prunes that Syncs of groups request.
+    pub prune_requests: &'a PruneRequests,
     /// When the removals of Syncs of groups began.
     pub removal_times: &'a RemovalTimes,
     /// The clients of the members.

@@ -6,7 +6,7 @@
 
 mod clusters;
 mod scopes;
-pub mod slots;
+mod slots;
 mod unfinished;
 
 use std::collections::{BTreeSet, HashMap};
@@ -25,7 +25,6 @@ use self::scopes::{
     Counted, NewDeletions, count, counts, group_of, installation_cluster, of_group, of_installation, of_sync,
     recorded, to_store, used,
 };
-use self::slots::PruneSlots;
 use self::unfinished::Unfinished;
 use super::caches::ObjectCaches;
 use super::caches::removal_times::RemovalTimes;
@@ -50,7 +49,6 @@ pub struct DeletionBudgets {
     /// Held while the counts of the installation are read and written, after the turn of a group.
     installation: Mutex<()>,
     unfinished: Unfinished,
-    prunes: PruneSlots,
 }
 
 /// The locks of groups, and of Syncs without a group.
@@ -125,12 +123,6 @@ impl DeletionBudgets {
     #[must_use]
     pub fn confirmed_kinds(&self) -> &BTreeSet<GroupKind> {
         &self.settings.confirm
-    }
-
-    /// Returns the slots of prunes that come after the attempt that their group admitted.
-    #[must_use]
-    pub fn prune_slots(&self) -> &PruneSlots {
-        &self.prunes
     }
 
     /// Creates the budgets.

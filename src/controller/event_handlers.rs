@@ -113,7 +113,7 @@ impl EventHandlers<'_> {
 
     /// Enqueues a group because of one of its Syncs, after a short delay, so that one reconcile covers the changes of
     /// the next moment.
-    fn enqueue_group_soon(&self, group: ObjectKey) {
+    pub fn enqueue_group_soon(&self, group: ObjectKey) {
         let in_flight = self
             .objects
             .groups

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use starling_api::{EntryRevision, SyncGroupStatus};
-use starling_core::ids::{GroupId, ReleaseDigest, RolloutNumber};
+use starling_core::ids::{GroupId, ReleaseDigest, RolloutNumber, SyncName};
 use starling_core::journal::{Draft, Recorder};
 use starling_core::rollout::{
     self, Action, Admission, AdmissionRef, Effect, OpenGate, Outcome, ReleaseSnapshot, Removal,
@@ -78,6 +78,9 @@ pub trait GroupApi: Send {
 
     /// Logs that removals could not be counted, so that none of them is carried out. The next pass tries again.
     fn removals_not_counted(&mut self, removals: &[Removal], error: Self::Error);
+
+    /// Allows prunes that Syncs request.
+    fn allow_prunes(&mut self, syncs: &[SyncName]) -> impl Future<Output = ()> + Send;
 
     /// Deletes objects that nothing refers to. The next rollout that ends deletes the rest.
     fn collect_garbage(
@@ -190,6 +193,7 @@ impl<A: GroupApi> Interpreter<'_, A> {
                     done.all_admitted &= admitted.map_err(Interrupted::Api)?;
                 }
                 Action::RemoveSyncs(removals) => done.all_removed &= self.remove(removals).await?,
+                Action::AllowPrunes(syncs) => self.api.allow_prunes(&syncs).await,
                 Action::CollectGarbage { rollout, named } => {
                     self.api.collect_garbage(rollout, &named).await;
                 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use starling::controller::interpreter::GroupApi;
 use starling_api::SyncGroupStatus;
-use starling_core::ids::{ReleaseDigest, RolloutNumber};
+use starling_core::ids::{ReleaseDigest, RolloutNumber, SyncName};
 use starling_core::plan::LeavingCause;
 use starling_core::rollout::{
     Admission, AdmissionRef, Decided, OpenGate, ReleaseSnapshot, Removal, StatusWrite,
@@ -143,6 +143,16 @@ impl GroupApi for Hub<'_> {
     fn removal_failed(&mut self, _: &Removal, _: Interrupted) {}
 
     fn removals_not_counted(&mut self, _: &[Removal], _: Interrupted) {}
+
+    async fn allow_prunes(&mut self, syncs: &[SyncName]) {
+        let newest = self.newest_in_journal().await;
+        for sync in syncs {
+            self.world.allow_prune(sync, newest.as_ref());
+            if let Some(request) = self.memory.prunes.get_mut(sync) {
+                request.allowed_at = Some(self.world.now);
+            }
+        }
+    }
 
     async fn collect_garbage(&mut self, _: RolloutNumber, named: &BTreeSet<ReleaseDigest>) {
         // Remaining releases are deleted after the next rollout.

@@ -32,6 +32,7 @@ pub(crate) enum End {
 /// Runs passes until the group is idle. With `approving`, every stage that waits for an approval is approved.
 pub(crate) async fn run_until_idle(machine: &mut Machine, approving: bool) -> Result<End, String> {
     for _ in 0..MAX_PASSES {
+        machine.memory.end_prunes();
         machine.watch(Updates::ALL);
         let before = machine.world.writes;
         if machine.pass().await != PassOutcome::Completed {
@@ -67,6 +68,7 @@ pub(crate) async fn run_until_idle(machine: &mut Machine, approving: bool) -> Re
             None => {
                 nothing_waits(machine, &plan)?;
                 check_removed_clusters(machine, &plan)?;
+                check_prunes(&plan)?;
                 check_marks(machine)?;
                 return end(&plan);
             }
@@ -150,6 +152,18 @@ fn check_removed_clusters(machine: &Machine, plan: &Plan) -> Result<(), String> 
         return Ok(());
     }
     Err(format!("{leaving:?} left and keep their Syncs"))
+}
+
+/// Checks that no prune waits for what has happened: an open stage and a slot.
+fn check_prunes(plan: &Plan) -> Result<(), String> {
+    let waits = |decision: &RemovalDecision| match decision {
+        RemovalDecision::Remove | RemovalDecision::Removing => false,
+        RemovalDecision::Hold { reason, .. } => *reason != RemovalHold::NoSlot,
+    };
+    match plan.prunes.iter().find(|(_, decision)| !waits(decision)) {
+        Some((sync, decision)) => Err(format!("the prune of {sync} is forgotten: {decision:?}")),
+        None => Ok(()),
+    }
 }
 
 /// Checks that every action and approval has the mark of its rollout.

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use starling_api::{ActionType, DeletionPolicy, RolloutDirection, RolloutStatus, SyncGroupStatus};
 use starling_core::apply::ApprovedDigests;
 use starling_core::gate::Side;
-use starling_core::ids::{ClusterName, ReleaseDigest};
+use starling_core::ids::{ClusterName, ReleaseDigest, SyncName};
 use starling_core::journal::RecordedPlan;
 use starling_core::plan::{
     AdmittedRelease, Decision, GateRecord, GateResult, LeavingCause, Progress, Reach, RemovalDecision,
@@ -78,6 +78,8 @@ pub(crate) enum Violation {
     RemovedUncounted { cluster: ClusterName },
     /// A Sync was removed without a journal entry.
     RemovalNotInJournal { cluster: ClusterName },
+    /// A prune is allowed, and the newest journal entry of the rollout does not have it.
+    PruneNotInJournal { sync: SyncName },
     /// A Sync was removed while too many clusters left together.
     RemovedWhileHeld { cluster: ClusterName },
     /// The group is idle, and an action or approval of its rollouts has no mark.
@@ -394,6 +396,19 @@ pub(crate) fn of_removal(
         violations.push(Violation::RemovedWhileHeld { cluster: cluster() });
     }
     violations
+}
+
+/// Checks that the journal has the prune of a Sync before it is allowed.
+pub(crate) fn of_prune(
+    world: &World,
+    sync: &SyncName,
+    journal: Option<&(i64, RecordedPlan)>,
+) -> Option<Violation> {
+    let is_decided = journal.is_some_and(|(rollout, recorded)| {
+        let rolls = world.rollout().is_some_and(|current| current.id == *rollout);
+        rolls && recorded.plan.prunes.get(sync) == Some(&RemovalDecision::Remove)
+    });
+    (!is_decided).then(|| Violation::PruneNotInJournal { sync: sync.clone() })
 }
 
 /// Whether more clusters are about to leave than allowed, as far as the controller knows, without an approval.

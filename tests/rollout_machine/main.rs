@@ -33,6 +33,7 @@ mod marks;
 mod memory;
 mod observed;
 mod order;
+mod prunes;
 mod random;
 mod recorded_successes;
 mod removals;

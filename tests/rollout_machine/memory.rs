@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 use starling::controller::caches::pending_deselections::PendingDeselections;
-use starling_core::ids::ClusterName;
+use starling_core::ids::{ClusterName, SyncName};
 use starling_core::journal::Recorder;
-use starling_core::plan::GateResult;
+use starling_core::plan::{GateResult, PruneRequest};
 use starling_core::rollout::AdmissionRef;
 
-use crate::world::GateKey;
+use crate::world::{ENTRY, GateKey, sync_name};
 
 /// The state of the controller besides its caches.
 #[derive(Debug, Default)]
@@ -29,12 +29,36 @@ pub(crate) struct Memory {
     pub(crate) settled: BTreeSet<AdmissionRef>,
     /// The tasks of open gates.
     pub(crate) gates: GateTasks,
+    /// The prunes that Syncs request.
+    pub(crate) prunes: BTreeMap<SyncName, PruneRequest>,
     /// Whether another pass has to follow immediately.
     pub(crate) again: bool,
     /// When the next pass is due without an event.
     pub(crate) recheck_at: Option<Timestamp>,
     /// Why the last pass had no plan.
     pub(crate) blocked: Option<&'static str>,
+}
+
+impl Memory {
+    /// Requests a prune of a cluster, or ends the one that is in progress there.
+    pub(crate) fn prune_or_end(&mut self, cluster: ClusterName) {
+        let sync = SyncName::from(sync_name(ENTRY, &cluster));
+        match self.prunes.remove(&sync) {
+            Some(request) if request.allowed_at.is_some() => {}
+            _ => {
+                let request = PruneRequest {
+                    cluster,
+                    allowed_at: None,
+                };
+                self.prunes.insert(sync, request);
+            }
+        }
+    }
+
+    /// Ends the prunes that are in progress.
+    pub(crate) fn end_prunes(&mut self) {
+        self.prunes.retain(|_, request| request.allowed_at.is_none());
+    }
 }
 
 /// Unconfirmed writes.

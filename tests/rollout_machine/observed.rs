@@ -11,7 +11,9 @@ use starling_api::{DeletionPolicy, IntOrPercent, RolloutStatus, StageStatus, Syn
 use starling_core::gate::Side;
 use starling_core::ids::{ClusterName, RolloutNumber, SyncName};
 use starling_core::membership::{Deselection, HeldDeselection};
-use starling_core::plan::{ClusterView, EntryView, LeavingCause, LeavingSync, PlanInput, StageRecord};
+use starling_core::plan::{
+    ClusterView, EntryView, LeavingCause, LeavingSync, PlanInput, PruneRequest, StageRecord,
+};
 use starling_core::rollout::operator::{OperatorActions, RolloutSubject, operator_actions};
 use starling_core::rollout::{AdmissionRef, Observations, Rolling};
 
@@ -145,6 +147,18 @@ impl Observations for Observed<'_> {
 
     fn give_back(&mut self, _: BTreeMap<ClusterName, ClusterView>) {
         self.lent -= 1;
+    }
+
+    fn prunes(&self) -> BTreeMap<SyncName, PruneRequest> {
+        let has_sync = |cluster: &ClusterName| {
+            let known = self.cache.clusters.get(cluster);
+            known.is_some_and(|known| known.member.observed.is_some())
+        };
+        let requests = self.memory.prunes.iter();
+        requests
+            .filter(|(_, request)| has_sync(&request.cluster))
+            .map(|(sync, request)| (sync.clone(), request.clone()))
+            .collect()
     }
 
     fn leaving(&self, _: &Rolling) -> BTreeMap<SyncName, LeavingSync> {

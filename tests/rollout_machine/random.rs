@@ -42,6 +42,8 @@ enum Event {
     Leave(u8),
     Join(u8),
     ApproveDeselection,
+    /// A cluster has something to prune, or its prune ends.
+    Prune(u8),
     /// The stored release of the rollout is deleted.
     LoseRelease,
 }
@@ -74,6 +76,7 @@ fn event() -> impl Strategy<Value = Event> {
         1 => any::<u8>().prop_map(Event::Leave),
         1 => any::<u8>().prop_map(Event::Join),
         1 => Just(Event::ApproveDeselection),
+        3 => any::<u8>().prop_map(Event::Prune),
         1 => Just(Event::LoseRelease),
     ]
 }
@@ -208,6 +211,10 @@ fn happen(machine: &mut Machine, event: &Event) {
             machine.world.select(&cluster, matches!(event, Event::Join(_)));
         }
         Event::ApproveDeselection => machine.world.approve_deselection(),
+        Event::Prune(pick) => {
+            let cluster = cluster(machine, *pick);
+            machine.memory.prune_or_end(cluster);
+        }
         Event::LoseRelease => {
             if let Some(release) = machine.world.rollout().map(|rollout| rollout.release.clone()) {
                 machine.world.delete_release(&release);

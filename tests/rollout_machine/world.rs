@@ -14,7 +14,7 @@ use starling_api::{
 use starling_core::apply::ApprovedDigests;
 use starling_core::deletion_budget::Left;
 use starling_core::gate::Side;
-use starling_core::ids::{ClusterName, GroupId, ReleaseDigest, RolloutNumber};
+use starling_core::ids::{ClusterName, GroupId, ReleaseDigest, RolloutNumber, SyncName};
 use starling_core::journal::RecordedPlan;
 use starling_core::membership::{Deselection, Members, MembersOf, deselection};
 use starling_core::plan::{LeavingCause, Progress, Reach, Strategy};
@@ -419,6 +419,12 @@ impl World {
         if let Some(cluster) = self.api.clusters.get_mut(&removal.cluster) {
             cluster.remove(&removal.entry, removal.policy, now);
         }
+    }
+
+    /// `journal` is the newest entry of the journal.
+    pub(crate) fn allow_prune(&mut self, sync: &SyncName, journal: Option<&(i64, RecordedPlan)>) {
+        self.writes += 1;
+        self.violations.extend(invariants::of_prune(self, sync, journal));
     }
 
     /// Asks other systems to decide gates.

@@ -282,6 +282,7 @@ fn input(
     PlanInput {
         leaving: BTreeMap::new(),
         returned: Default::default(),
+        prunes: Default::default(),
         now: now(),
         clock_jumps: ClockJumps::default(),
         rollout: RolloutView {

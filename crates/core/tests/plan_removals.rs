@@ -60,6 +60,7 @@ impl Fleet {
             clusters: clusters.into(),
             leaving: syncs.into_iter().chain(left).collect(),
             returned: Default::default(),
+            prunes: Default::default(),
         };
         Self { input }
     }

@@ -18,6 +18,7 @@ pub mod origins;
 pub mod pending_deselections;
 pub mod pins;
 pub mod plan_memo;
+pub mod prune_requests;
 pub mod release_snapshots;
 pub mod removal_times;
 pub mod renders;
@@ -50,6 +51,7 @@ use self::origins::OriginCache;
 use self::pending_deselections::PendingDeselections;
 use self::pins::KnownPins;
 use self::plan_memo::PlanMemos;
+use self::prune_requests::PruneRequests;
 use self::release_snapshots::ReleaseSnapshots;
 use self::removal_times::RemovalTimes;
 use self::selections::SelectionCache;
@@ -205,6 +207,8 @@ pub struct GroupCaches {
     pub journal_heads: JournalHeads,
     /// Clusters that are about to leave.
     pub pending_deselections: PendingDeselections,
+    /// The prunes that Syncs request.
+    pub prune_requests: PruneRequests,
     /// When the removals of Syncs began.
     pub removal_times: RemovalTimes,
     /// Writes without a response.
@@ -310,6 +314,7 @@ impl Caches {
                     plan_memos,
                     journal_heads,
                     pending_deselections,
+                    prune_requests,
                     removal_times,
                     unconfirmed_writes,
                     awaited_syncs,
@@ -330,6 +335,7 @@ impl Caches {
                 plan_memos,
                 journal_heads,
                 pending_deselections,
+                prune_requests,
                 removal_times,
                 unconfirmed_writes,
                 awaited_syncs,

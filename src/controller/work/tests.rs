@@ -162,6 +162,10 @@ fn fill(context: &Context, name: &str) {
     };
     context.caches.sync.attempts.set(&key, attempt);
     context.caches.sync.mark_retries.set(&key, now);
+    let of_group = json!({"clusterRef": {"name": name}, "groupRef": {"name": name, "entry": "app"},
+        "sourceRef": {"name": name}});
+    let prunes = &context.caches.group.prune_requests;
+    let _ = prunes.request(&key, &object("Sync", name, &of_group));
     context.caches.group.removal_times.observe(&key, [], now);
 
     let group = context.objects.groups.get(&key).unwrap();

@@ -5,6 +5,7 @@
 //! and for a simulated fleet. An estimate needs the current rollout, too ([`CurrentRollout`]).
 
 mod forecast;
+mod held_prunes;
 mod model;
 mod reasons;
 
@@ -15,6 +16,7 @@ use serde::Serialize;
 
 pub use crate::durations::{Durations, took};
 pub use forecast::{Estimate, NoEstimate, estimate_cluster, estimate_group};
+use held_prunes::held_prunes;
 pub use model::CurrentRollout;
 use reasons::{Explainer, rank};
 
@@ -71,7 +73,10 @@ pub fn cluster(group: &str, input: &PlanInput, plan: &Plan, name: &str) -> Optio
         next_at,
     };
     Some(match decision {
-        Decision::Done => plain("is on this release".to_owned(), "", None),
+        Decision::Done => {
+            let is_there = |sync: &str| input.prunes.get(sync).is_some_and(|prune| prune.cluster == name);
+            waiting("is on this release", held_prunes(&explainer, is_there))
+        }
         Decision::Start { entries, .. } => {
             let entries = entries.join(", ");
             plain(
@@ -228,6 +233,7 @@ pub fn group(group: &str, input: &PlanInput, plan: &Plan, stuck: Option<&Blocked
         }
     }
     let mut removals = held_removals(&explainer, |_| true);
+    removals.extend(held_prunes(&explainer, |_| true));
     let stuck = stuck.map(stuck_transition);
     if plan.verdict == RolloutVerdict::Succeeded {
         removals.extend(stuck);

@@ -184,7 +184,7 @@ impl Explainer<'_> {
         }
     }
 
-    fn stopped(&self, reason: &HoldReason) -> ReasonText {
+    pub(super) fn stopped(&self, reason: &HoldReason) -> ReasonText {
         let group = self.group;
         match reason {
             HoldReason::Paused(attribution) => (

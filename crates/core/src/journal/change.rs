@@ -9,8 +9,8 @@ use super::{RecordedPlan, VERSION};
 use crate::clock_jumps::ClockJumps;
 use crate::ids::{ClusterName, SyncName};
 use crate::plan::{
-    ClusterView, Decision, LeavingSync, OperatorInput, Plan, PlanInput, RemovalDecision, RolloutVerdict,
-    RolloutView, StagePlan, Strategy, Tally,
+    ClusterView, Decision, LeavingSync, OperatorInput, Plan, PlanInput, PruneRequest, RemovalDecision,
+    RolloutVerdict, RolloutView, StagePlan, Strategy, Tally,
 };
 
 /// The reason why an entry cannot be read.
@@ -63,9 +63,15 @@ pub struct PlanChange {
     /// As [`PlanInput::returned`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub returned: Option<BTreeSet<SyncName>>,
+    /// As [`PlanInput::prunes`].
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub prunes: BTreeMap<SyncName, Option<PruneRequest>>,
     /// As [`Plan::removals`].
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub removals: BTreeMap<SyncName, Option<RemovalDecision>>,
+    /// As [`Plan::prunes`].
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub decided_prunes: BTreeMap<SyncName, Option<RemovalDecision>>,
     /// As [`Plan::decisions`].
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub decisions: BTreeMap<ClusterName, Option<Decision>>,
@@ -98,6 +104,7 @@ pub(super) struct Head {
     membership_held: bool,
     leaving: BTreeMap<SyncName, LeavingSync>,
     returned: BTreeSet<SyncName>,
+    prunes: BTreeMap<SyncName, PruneRequest>,
 }
 
 impl Head {
@@ -114,6 +121,7 @@ impl Head {
             clusters: _,
             leaving,
             returned,
+            prunes,
         } = input;
         Self {
             clock_jumps: clock_jumps.clone(),
@@ -125,6 +133,7 @@ impl Head {
             membership_held: *membership_held,
             leaving: leaving.clone(),
             returned: returned.clone(),
+            prunes: prunes.clone(),
         }
     }
 
@@ -139,6 +148,7 @@ impl Head {
             && self.membership_held == input.membership_held
             && self.leaving == input.leaving
             && self.returned == input.returned
+            && self.prunes == input.prunes
     }
 }
 
@@ -172,7 +182,9 @@ impl PlanChange {
             clusters,
             leaving: differences(&head.leaving, &input.leaving),
             returned: changed(&head.returned, &input.returned),
+            prunes: differences(&head.prunes, &input.prunes),
             removals: differences(&before.removals, &plan.removals),
+            decided_prunes: differences(&before.prunes, &plan.prunes),
             decisions: differences(&before.decisions, &plan.decisions),
             stage_count: (count != before.stages.len()).then_some(count),
             stages: stages
@@ -200,10 +212,13 @@ impl PlanChange {
             mut clusters,
             mut leaving,
             returned,
+            mut prunes,
         } = input;
         put(&mut clusters, self.clusters);
         put(&mut leaving, self.leaving);
+        put(&mut prunes, self.prunes);
         put(&mut plan.removals, self.removals);
+        put(&mut plan.prunes, self.decided_prunes);
         put(&mut plan.decisions, self.decisions);
         plan.stages
             .truncate(self.stage_count.unwrap_or(plan.stages.len()));
@@ -230,6 +245,7 @@ impl PlanChange {
                 clusters,
                 leaving,
                 returned: self.returned.unwrap_or(returned),
+                prunes,
             },
             plan,
         }

@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::RecordedPlan;
 use crate::ids::{ClusterName, EntryName, SyncName};
-use crate::plan::{ClusterView, Decision, EntryView, LeavingCause, PlanInput, RemovalDecision, StageRecord};
+use crate::plan::{
+    ClusterView, Decision, EntryView, LeavingCause, PlanInput, PruneRequest, RemovalDecision, StageRecord,
+};
 
 /// The views of the clusters of an entry.
 type Views = BTreeMap<ClusterName, ClusterView>;
@@ -44,6 +46,14 @@ pub enum Gap {
         /// Its cluster.
         cluster: ClusterName,
     },
+    /// A prune is in progress after the attempt that the group admitted, and no plan decided that since the last one.
+    #[error("Sync {sync} of cluster {cluster} prunes without a decision in the rollout")]
+    PrunedUndecided {
+        /// The Sync.
+        sync: SyncName,
+        /// Its cluster.
+        cluster: ClusterName,
+    },
 }
 
 /// The decisions so far in the entries of one rollout.
@@ -55,6 +65,8 @@ pub(super) struct Continuity {
     awaited: BTreeSet<(ClusterName, EntryName)>,
     /// Syncs that a plan removed.
     removed: BTreeSet<SyncName>,
+    /// Syncs whose prune the previous entry allowed, or that it has in progress.
+    pruning: BTreeSet<SyncName>,
     /// Whether no entry of the rollout is missing.
     is_whole: bool,
 }
@@ -66,6 +78,7 @@ impl Continuity {
         self.started.clear();
         self.awaited.clear();
         self.removed.clear();
+        self.pruning.clear();
         self.is_whole = is_whole;
     }
 
@@ -86,6 +99,11 @@ impl Continuity {
         let removals = recorded.plan.removals.iter();
         let removed = removals.filter(|(_, decision)| **decision == RemovalDecision::Remove);
         self.removed.extend(removed.map(|(sync, _)| sync.clone()));
+        // One that has ended is allowed anew before it begins again, and no plan between the two is left out: each has
+        // other requests.
+        let prunes = recorded.plan.prunes.iter();
+        let pruning = prunes.filter(|(_, decision)| !matches!(decision, RemovalDecision::Hold { .. }));
+        self.pruning = pruning.map(|(sync, _)| sync.clone()).collect();
         for (cluster, decision) in &recorded.plan.decisions {
             if let Decision::Start { entries, .. } | Decision::Retry { entries, .. } = decision {
                 self.started.insert(cluster.clone());
@@ -124,7 +142,14 @@ impl Continuity {
             sync: sync.clone(),
             cluster: cluster.clone(),
         });
-        records.chain(undecided).chain(again).chain(removed).collect()
+        let pruned = pruned_between(&before.input, &recorded.input);
+        let pruned = pruned.filter(|(sync, _)| self.is_whole && !self.pruning.contains(*sync));
+        let pruned = pruned.map(|(sync, request)| Gap::PrunedUndecided {
+            sync: sync.clone(),
+            cluster: request.cluster.clone(),
+        });
+        let taken = removed.chain(pruned);
+        records.chain(undecided).chain(again).chain(taken).collect()
     }
 }
 
@@ -198,6 +223,16 @@ fn removed_between<'l>(
         },
     });
     removed.map(|(name, sync)| (name, &sync.cluster))
+}
+
+/// Returns the prunes that were allowed between two recorded plans.
+fn pruned_between<'l>(
+    then: &'l PlanInput,
+    now: &'l PlanInput,
+) -> impl Iterator<Item = (&'l SyncName, &'l PruneRequest)> {
+    let allowed_at = |sync: &SyncName| then.prunes.get(sync).and_then(|request| request.allowed_at);
+    let allowed = { now.prunes.iter() }.filter(|(_, request)| request.allowed_at.is_some());
+    allowed.filter(move |(sync, request)| allowed_at(sync) != request.allowed_at)
 }
 
 /// Returns the clusters and entries that were admitted between two recorded plans, and whether to the same target.

@@ -184,6 +184,7 @@ impl Newest {
         self.head.is_of(input)
             && self.plan.decisions == plan.decisions
             && self.plan.removals == plan.removals
+            && self.plan.prunes == plan.prunes
             && same_stages(&self.plan.stages, &plan.stages)
             && self.plan.verdict == plan.verdict
     }

@@ -30,6 +30,8 @@ fn world() -> World {
     World::new(t(0), strategy, members.into(), "r1")
 }
 
+mod prunes;
+
 /// A journal as a ledger stores it.
 #[derive(Default)]
 struct Journal {

@@ -14,6 +14,7 @@ mod facts;
 mod holds;
 mod member;
 mod moment;
+mod prunes;
 mod removals;
 mod retries;
 mod rules;
@@ -48,6 +49,7 @@ pub fn check(input: &PlanInput, plan: &Plan) -> Result<(), Violation> {
     present.decisions_are_true()?;
     present.retries_are_lawful()?;
     present.removals_are_lawful()?;
+    present.prunes_are_lawful()?;
     present.starts_are_in_order()?;
     present.bounds_hold()?;
     present.tallies_are_true()?;
@@ -87,7 +89,8 @@ fn next_plan_is_in_time(input: &PlanInput, plan: &Plan, rules: &CheckedRules<'_>
         .decisions
         .iter()
         .map(|(name, decision)| (name.as_str(), ends_at(decision)));
-    let removals = plan.removals.iter().map(|(name, decision)| match decision {
+    let removals = plan.removals.iter().chain(&plan.prunes);
+    let removals = removals.map(|(name, decision)| match decision {
         RemovalDecision::Remove | RemovalDecision::Removing => (name.as_str(), None),
         RemovalDecision::Hold { recheck_at, .. } => (name.as_str(), *recheck_at),
     });

@@ -124,6 +124,7 @@ mod tests {
         let named = decisions.iter().enumerate();
         Plan {
             removals: std::collections::BTreeMap::new(),
+            prunes: Default::default(),
             decisions: named
                 .map(|(n, one)| (format!("c{n}").into(), one.clone()))
                 .collect(),

@@ -29,6 +29,8 @@ mod group_removal;
 mod leaving;
 mod openings;
 mod overlap;
+mod prune;
+mod prune_request;
 pub mod record;
 mod removal;
 mod removed;
@@ -45,7 +47,9 @@ use admit::{AdmissionResult, Admitter};
 use classify::classify_all;
 use jiff::Timestamp;
 pub use leaving::{LeavingCause, LeavingSync, RemovalDecision, RemovalHold};
+use openings::Openings;
 pub use overlap::{left_over, overlap};
+pub use prune_request::PruneRequest;
 use removal::Removals;
 pub(crate) use report::{Bucket, bucket, health_problem_when_done};
 pub use report::{ClusterProblem, Counts, Report, StartBlocker};
@@ -79,7 +83,10 @@ pub fn plan(input: &PlanInput) -> Plan {
         slots: tally.slots,
     };
     let removal = if input.deleting {
-        group_removal::decide(input)
+        let mut removal = group_removal::decide(input);
+        // No prune begins any more: nothing is selected.
+        removals.decide_prunes(0, &mut Openings::of(input), &mut removal);
+        removal
     } else {
         removals.decide()
     };
@@ -88,6 +95,7 @@ pub fn plan(input: &PlanInput) -> Plan {
         .values()
         .filter_map(Decision::recheck_at)
         .chain(removal.decisions.values().filter_map(RemovalDecision::recheck_at))
+        .chain(removal.prunes.values().filter_map(RemovalDecision::recheck_at))
         .chain(
             stages
                 .iter()
@@ -104,6 +112,7 @@ pub fn plan(input: &PlanInput) -> Plan {
         verdict: verdict(input, &stages, &states, stop),
         decisions,
         removals: removal.decisions,
+        prunes: removal.prunes,
         stages,
         tally,
         recheck_at,

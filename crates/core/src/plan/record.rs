@@ -156,6 +156,7 @@ mod tests {
         };
         let plan = Plan {
             removals: BTreeMap::new(),
+            prunes: Default::default(),
             decisions: BTreeMap::new(),
             stages: vec![
                 stage("canary", record.clone()),
@@ -212,6 +213,7 @@ mod tests {
         for (names, expected) in [(&["*"][..], 0), (&["canary", "*"], 2), (&["a", "b", "*"], 3)] {
             let plan = Plan {
                 removals: BTreeMap::new(),
+                prunes: Default::default(),
                 decisions: BTreeMap::new(),
                 stages: names.iter().map(|name| stage(name)).collect(),
                 tally: Tally::default(),

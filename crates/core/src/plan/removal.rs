@@ -1,4 +1,5 @@
-//! The Syncs that are removed: those of clusters that left the group, and of entries that left its spec.
+//! The Syncs that are removed: those of clusters that left the group, and of entries that left its spec. The prunes
+//! that are requested share the slots with them.
 //!
 //! A removal is a decision like a start. The removal of an entry is that of its cluster ([`Decision::Remove`]). A
 //! cluster that left is not one of the release any more; if its objects are deleted, it takes one of the slots that
@@ -31,25 +32,49 @@ pub(super) struct Removals<'a> {
 #[derive(Default)]
 pub(super) struct RemovalResult {
     pub(super) decisions: BTreeMap<SyncName, RemovalDecision>,
-    /// Whether a cluster that left waits for a slot.
+    /// The decisions about prunes that are requested.
+    pub(super) prunes: BTreeMap<SyncName, RemovalDecision>,
+    /// Whether a cluster that left, or a prune, waits for a slot.
     pub(super) waits_for_slot: bool,
     /// Earliest end of the calendars that clusters wait for: windows after that time are unknown.
     pub(super) known_until: Option<Timestamp>,
 }
 
 impl<'a> Removals<'a> {
-    /// Returns the decision for every Sync that leaves.
+    /// Returns the decision for every Sync that leaves, and for every prune that is requested.
     pub(super) fn decide(&self) -> RemovalResult {
-        let leaving = &self.input.leaving;
-        if leaving.is_empty() {
-            return RemovalResult::default();
+        let mut result = RemovalResult::default();
+        if self.input.leaving.is_empty() && self.input.prunes.is_empty() {
+            return result;
         }
         let mut openings = Openings::of(self.input);
-        let mut free = self.slots.unwrap_or(usize::MAX).saturating_sub(self.in_use());
+        let free = self.slots.unwrap_or(usize::MAX).saturating_sub(self.in_use());
+        let free = self.decide_leaving(free, &mut openings, &mut result);
+        self.decide_prunes(free, &mut openings, &mut result);
+        let waits = |reason| {
+            let mut decided = result.decisions.values().chain(result.prunes.values());
+            decided.any(
+                |decision| matches!(decision, RemovalDecision::Hold { reason: held, .. } if *held == reason),
+            )
+        };
+        let known_until = openings.known_until();
+        (result.waits_for_slot, result.known_until) = (
+            waits(RemovalHold::NoSlot),
+            known_until.filter(|_| waits(RemovalHold::WindowClosed)),
+        );
+        result
+    }
+
+    /// Adds the decision for every Sync that leaves. Returns the slots that are still free.
+    fn decide_leaving(
+        &self,
+        mut free: usize,
+        openings: &mut Openings<'a>,
+        result: &mut RemovalResult,
+    ) -> usize {
         let mut begun: BTreeSet<&str> = self.removing().map(|(cluster, _)| cluster).collect();
-        let mut decided = BTreeMap::new();
-        for (name, sync) in leaving {
-            let mut decision = self.decision(sync, &mut openings);
+        for (name, sync) in &self.input.leaving {
+            let mut decision = self.decision(sync, openings);
             let needs_slot = sync.takes_slot() && decision == RemovalDecision::Remove;
             if needs_slot && !begun.contains(&*sync.cluster) {
                 if free == 0 {
@@ -62,20 +87,9 @@ impl<'a> Removals<'a> {
                     begun.insert(&sync.cluster);
                 }
             }
-            decided.insert(name.clone(), decision);
+            result.decisions.insert(name.clone(), decision);
         }
-        let waits = |reason| {
-            decided.values().any(
-                |decision| matches!(decision, RemovalDecision::Hold { reason: held, .. } if *held == reason),
-            )
-        };
-        RemovalResult {
-            waits_for_slot: waits(RemovalHold::NoSlot),
-            known_until: openings
-                .known_until()
-                .filter(|_| waits(RemovalHold::WindowClosed)),
-            decisions: decided,
-        }
+        free
     }
 
     fn decision(&self, sync: &'a LeavingSync, openings: &mut Openings<'a>) -> RemovalDecision {
@@ -147,13 +161,16 @@ impl<'a> Removals<'a> {
 
     /// Reports whether the entries of the release are done on a cluster.
     fn lacks_nothing(&self, cluster: &ClusterName) -> bool {
+        self.state_of(cluster).is_some_and(|state| state.lacks_nothing)
+    }
+
+    fn state_of(&self, cluster: &ClusterName) -> Option<&ClusterState<'a>> {
         let found = self.states.binary_search_by(|state| state.name.cmp(cluster));
-        let found = found.ok().and_then(|place| self.states.get(place));
-        found.is_some_and(|state| state.lacks_nothing)
+        found.ok().and_then(|place| self.states.get(place))
     }
 
     /// Reports whether the stage is open. In a group without clusters no stage opens, and nothing waits for one.
-    fn is_open(&self, stage: usize) -> bool {
+    pub(super) fn is_open(&self, stage: usize) -> bool {
         let stage = match self.input.rollout.direction {
             Direction::Forward | Direction::Back => stage,
             Direction::BackAtOnce => 0,
@@ -174,18 +191,30 @@ impl<'a> Removals<'a> {
         })
     }
 
-    /// Returns the number of clusters with a slot after this plan is executed.
+    /// Returns the number of clusters with a slot after this plan is executed, without those that begin to leave or to
+    /// prune.
     fn in_use(&self) -> usize {
-        let in_use = self.states.iter().filter(|state| {
-            let decision = self.decisions.get(state.name);
-            state.slot.is_some() || decision.is_some_and(Decision::begins_work)
-        });
-        let removing: BTreeSet<&str> = self.removing().map(|(cluster, _)| cluster).collect();
-        in_use.count() + removing.len()
+        let in_flight = self.states.iter().filter(|state| self.has_slot(state));
+        let beside = self.removing().chain(self.pruning());
+        let beside: BTreeSet<&str> = beside.map(|(cluster, _)| cluster).collect();
+        in_flight.count() + beside.len()
     }
 
-    /// Returns when the first of the clusters that left gives its slot back.
-    fn slot_free_at(&self) -> Option<Timestamp> {
-        self.removing().map(|(_, until)| until).min()
+    /// Reports whether a cluster of the release has a slot after this plan is executed.
+    pub(super) fn is_in_flight(&self, cluster: &ClusterName) -> bool {
+        self.state_of(cluster).is_some_and(|state| self.has_slot(state))
+    }
+
+    fn has_slot(&self, state: &ClusterState<'_>) -> bool {
+        let decision = self.decisions.get(state.name);
+        state.slot.is_some() || decision.is_some_and(Decision::begins_work)
+    }
+
+    /// Returns when the first of the clusters that left, or that prune, gives its slot back.
+    pub(super) fn slot_free_at(&self) -> Option<Timestamp> {
+        self.removing()
+            .chain(self.pruning())
+            .map(|(_, until)| until)
+            .min()
     }
 }

@@ -112,6 +112,7 @@ pub(super) fn input(script: &str, max_concurrency: u32, max_failures: u32) -> Pl
     PlanInput {
         leaving: BTreeMap::new(),
         returned: Default::default(),
+        prunes: Default::default(),
         now: t(60),
         clock_jumps: ClockJumps::default(),
         strategy: Strategy {

@@ -12,6 +12,7 @@ use crate::expand::ParameterError;
 use crate::ids::{ClusterName, EntryName, ReleaseDigest, SyncName, TargetDigest};
 
 use super::leaving::{LeavingSync, RemovalDecision};
+use super::prune_request::PruneRequest;
 use super::stages::{
     Attribution, OperatorInput, RolloutVerdict, RolloutView, StagePlan, StageWait, Strategy, Tally,
 };
@@ -47,6 +48,9 @@ pub struct PlanInput {
     /// The Syncs of entries that the release lacks and that are in the group again, by name: they stay as they are.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub returned: BTreeSet<SyncName>,
+    /// The Syncs that have something to prune after the attempt that the group admitted, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub prunes: BTreeMap<SyncName, PruneRequest>,
 }
 
 /// One selected cluster.
@@ -235,6 +239,10 @@ pub struct Plan {
     /// Exactly one decision for each Sync that the group no longer wants.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub removals: BTreeMap<SyncName, RemovalDecision>,
+    /// Exactly one decision for each prune that is requested. `Remove`: it is allowed and may begin. `Removing`: it is
+    /// in progress.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub prunes: BTreeMap<SyncName, RemovalDecision>,
     /// The state of each stage of the strategy, in order. New records must be durable before the plan is executed:
     /// gates and jitter count from their times.
     pub stages: Vec<StagePlan>,

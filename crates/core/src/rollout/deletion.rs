@@ -100,6 +100,8 @@ impl DeletedGroup<'_> {
             clusters: BTreeMap::new(),
             leaving: self.leaving,
             returned: Default::default(),
+            // Nothing is pruned of what goes as a whole.
+            prunes: BTreeMap::new(),
         }
     }
 }

@@ -81,6 +81,10 @@ pub enum Action {
     /// Removes Syncs, in this order, and ends in the ledger what is open of their entries on their clusters. A Sync
     /// that cannot be removed does not block the others.
     RemoveSyncs(Vec<Removal>),
+    /// Allows prunes after the attempt that the group admitted, until their attempts have ended. Follows the entry of
+    /// the journal: nothing is pruned that it does not explain. Nothing else is recorded: after a crash no prune is in
+    /// progress, and each is requested again.
+    AllowPrunes(Vec<SyncName>),
     /// Deletes unused objects: releases that status does not name, and operator actions and approvals of rollouts that
     /// the ledger no longer has.
     CollectGarbage {

@@ -46,8 +46,8 @@ pub(super) fn too_early(
     (last <= facts.now && due > facts.now).then_some(due)
 }
 
-/// Returns the actions that execute the plan, in order: admissions are recorded before they are made, and removals
-/// follow them.
+/// Returns the actions that execute the plan, in order: admissions are recorded before they are made, and removals and
+/// prunes follow them.
 pub(super) fn actions(planned: &Planned, facts: &Facts<'_>) -> Vec<Action> {
     let Planned {
         rolling, input, plan, ..
@@ -61,6 +61,12 @@ pub(super) fn actions(planned: &Planned, facts: &Facts<'_>) -> Vec<Action> {
     let removals = removals(input, plan);
     if !removals.is_empty() {
         actions.push(Action::RemoveSyncs(removals));
+    }
+    let prunes = plan.prunes.iter();
+    let prunes = prunes.filter(|(_, decision)| **decision == RemovalDecision::Remove);
+    let allowed: Vec<SyncName> = prunes.map(|(sync, _)| sync.clone()).collect();
+    if !allowed.is_empty() {
+        actions.push(Action::AllowPrunes(allowed));
     }
     actions
 }

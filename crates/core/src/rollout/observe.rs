@@ -16,7 +16,9 @@ use super::snapshot::ReleaseSnapshot;
 use crate::clock_jumps::ClockJumps;
 use crate::ids::{ClusterName, ReleaseDigest, RolloutNumber, SyncName};
 use crate::journal::Recorder;
-use crate::plan::{AdmittedRelease, ClusterView, LeavingSync, PlanInput, ReadStrategy, StageRecord};
+use crate::plan::{
+    AdmittedRelease, ClusterView, LeavingSync, PlanInput, PruneRequest, ReadStrategy, StageRecord,
+};
 
 /// The recorded state, which outlives a pass.
 #[derive(Clone, Copy, Debug)]
@@ -197,6 +199,11 @@ pub trait Observations {
     fn returned(&self, rolling: &Rolling) -> BTreeSet<SyncName> {
         let _ = rolling;
         BTreeSet::new()
+    }
+
+    /// Returns the prunes that are requested after the attempt that the group admitted, by the name of the Sync.
+    fn prunes(&self) -> BTreeMap<SyncName, PruneRequest> {
+        BTreeMap::new()
     }
 
     /// Reports whether a person approved the removal of the entries that an automatic rollback lacks, by its digest.

@@ -73,6 +73,7 @@ impl Pass<'_, '_> {
             membership_held: facts.membership_held,
             leaving: self.leaving(rolling),
             returned: self.observed.returned(rolling),
+            prunes: self.observed.prunes(),
             clusters: self.observed.clusters(rolling),
         }
     }

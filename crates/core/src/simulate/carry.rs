@@ -49,6 +49,7 @@ pub(crate) fn carry_out(model: &mut impl Model, transition: &mut Transition) -> 
             | Action::RecordAdmissions(_)
             | Action::CollectGarbage { .. }
             | Action::DigestRelease
+            | Action::AllowPrunes(_)
             | Action::WriteMarks => {}
         }
     }

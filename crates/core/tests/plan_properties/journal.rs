@@ -68,6 +68,7 @@ fn small_steps() -> impl Strategy<Value = Vec<RecordedPlan>> {
             if next.deleting == other.deleting {
                 next.leaving = other.leaving;
             }
+            next.prunes = other.prunes;
             let stages = next.strategy.stages.len();
             // A group that is being deleted selects no cluster.
             for index in clusters.iter().filter(|_| !other.deleting && !next.deleting) {
@@ -174,6 +175,8 @@ proptest! {
             prop_assert_eq!(&last.plan.decisions, &recorded.plan.decisions);
             prop_assert_eq!(&last.plan.removals, &recorded.plan.removals);
             prop_assert_eq!(&last.input.leaving, &recorded.input.leaving);
+            prop_assert_eq!(&last.plan.prunes, &recorded.plan.prunes);
+            prop_assert_eq!(&last.input.prunes, &recorded.input.prunes);
             // A group without stages has no stage records: the times of its only stage are those of the plan.
             let mut stages = recorded.plan.stages.clone();
             if let ([before], [now]) = (&last.plan.stages[..], &mut stages[..]) {

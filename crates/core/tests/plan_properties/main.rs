@@ -75,6 +75,11 @@ fn execute(input: &PlanInput, plan: &Plan) -> PlanInput {
             after.leaving.get_mut(name).unwrap().removing_since = Some(input.now);
         }
     }
+    for (name, decision) in &plan.prunes {
+        if *decision == RemovalDecision::Remove {
+            after.prunes.get_mut(name).unwrap().allowed_at = Some(input.now);
+        }
+    }
     for (name, (entries, requested_at)) in retried(plan) {
         let cluster = after.clusters.get_mut(name).unwrap();
         for entry in entries {
@@ -332,6 +337,8 @@ proptest! {
             let Some(at) = next.recheck_at else { return Ok(()) };
             prop_assert!(at > input.now && times.insert(at));
             input.now = at;
+            // Each attempt ends, and what it prunes with it.
+            input.prunes.retain(|_, request| request.allowed_at.is_none());
         }
         prop_assert!(false, "there is still a next plan");
     }

@@ -6,7 +6,6 @@
 //! does not change an applied object.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Mutex;
 
 use jiff::Timestamp;
 use starling_api::{ConflictPolicy, ObjectProblem, PendingDeletions, SyncStatus};
@@ -21,7 +20,7 @@ use starling_core::step::Wanted;
 
 use super::super::ReconcileError;
 use super::access::ResponseRecorder;
-use super::budgets::BudgetsOf;
+use super::budgets::{BudgetsOf, PruneTurn};
 use super::evaluate::{
     RecordChanges, end, enter, evaluate, failed, failures_before, interrupted, record_changes, schedule_check,
 };
@@ -197,6 +196,7 @@ async fn attempt(
 ) -> Result<Done, ReconcileError> {
     let observed = sync.observed;
     let template = &sync.spec.template;
+    let turn = PruneTurn::begin(context, observed);
     let member = match enter(context, sync, wanted) {
         Ok(member) => member,
         Err(outcome) => return Ok(outcome.into()),
@@ -266,8 +266,7 @@ async fn attempt(
             context,
             observed,
             target: &wanted.target,
-            is_later: is_later(observed, wanted),
-            slot: Mutex::default(),
+            turn: Some(&turn).filter(|_| is_later(observed, wanted)),
         },
         grace: prune_grace::of(context, observed, &clock_jumps),
         approval: ApprovedDeletions {

@@ -1,7 +1,7 @@
 //! The deletion budgets of one Sync.
 
 use std::fmt;
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures::FutureExt as _;
@@ -15,8 +15,8 @@ use starling_member::{BudgetRequest, Budgets, DeletionRefusal};
 use super::super::group_state::prune_stop;
 use super::dependencies;
 use super::observe::SyncSnapshot;
+use crate::controller::caches::prune_requests::{self, PruneAnswer};
 use crate::controller::context::SyncContext;
-use crate::controller::deletion_budgets::slots::{self, PruneSlot};
 use crate::controller::deletion_budgets::{Approved, BudgetContext, SyncDeletions};
 use crate::controller::hub::HubError;
 use crate::controller::object_key::ObjectKey;
@@ -27,10 +27,8 @@ pub(super) struct BudgetsOf<'a> {
     pub(super) observed: &'a SyncSnapshot,
     /// The target that replaces the deleted objects, or [`ENDING`](starling_core::deletion_approval::ENDING).
     pub(super) target: &'a str,
-    /// Whether the deletions come after the attempt that the group admitted.
-    pub(super) is_later: bool,
-    /// The slot of deletions that come later, until the attempt ends.
-    pub(super) slot: Mutex<Option<PruneSlot>>,
+    /// The turn of deletions that come after the attempt that the group admitted; `None`: they are a part of it.
+    pub(super) turn: Option<&'a PruneTurn<'a>>,
 }
 
 impl fmt::Debug for BudgetsOf<'_> {
@@ -41,11 +39,11 @@ impl fmt::Debug for BudgetsOf<'_> {
 
 impl BudgetsOf<'_> {
     /// Reads the group from the management cluster: a person may have suspended it, and a watch may deliver nothing.
-    async fn may_delete_later(&self) -> Result<(), DeletionRefusal> {
-        let Some(key) = self.observed.group_key() else {
+    async fn may_delete_later(&self, turn: &PruneTurn<'_>) -> Result<(), DeletionRefusal> {
+        let Some(key) = &turn.group else {
             return Ok(());
         };
-        let group = match self.context.hub.find::<SyncGroup>(&key).await {
+        let group = match self.context.hub.find::<SyncGroup>(key).await {
             Ok(Some(group)) => group,
             Ok(None) => {
                 return Err(DeletionRefusal::Stopped(format!(
@@ -58,26 +56,59 @@ impl BudgetsOf<'_> {
         let (objects, cluster) = (self.context.objects, self.observed.cluster.as_deref());
         match prune_stop(objects, &group, cluster, self.context.clock.now()) {
             Some(stop) => Err(DeletionRefusal::Stopped(stop.why)),
-            None => self.take_slot(&key, &group),
+            None => turn.take(key),
         }
     }
 }
 
-impl BudgetsOf<'_> {
-    /// Takes a slot, like the start of a cluster: the end of a grace or of a hold comes on all clusters at once.
-    fn take_slot(&self, key: &ObjectKey, group: &SyncGroup) -> Result<(), DeletionRefusal> {
-        let mut slot = self.slot.lock().unwrap_or_else(PoisonError::into_inner);
-        if slot.is_some() {
-            return Ok(());
+/// The turn of an attempt to prune after the attempt that the group admitted: the end of a grace or of a hold comes on
+/// all clusters at once, so the group decides when each of them prunes.
+pub(super) struct PruneTurn<'a> {
+    context: SyncContext<'a>,
+    observed: &'a SyncSnapshot,
+    group: Option<ObjectKey>,
+    /// Whether the group has to decide: the request outlives the attempt.
+    awaits: AtomicBool,
+}
+
+impl<'a> PruneTurn<'a> {
+    /// Begins the turn of an attempt. It ends when it is dropped, whatever becomes of the attempt.
+    pub(super) fn begin(context: SyncContext<'a>, observed: &'a SyncSnapshot) -> Self {
+        Self {
+            context,
+            observed,
+            group: observed.group_key(),
+            awaits: AtomicBool::new(false),
         }
-        let observed = self.observed;
-        let is_in_flight = observed.object.spec.template.wait && observed.status.healthy_since.is_empty();
-        let free = slots::free_slots(self.context.objects, group, is_in_flight);
-        let all = self.context.budgets.prune_slots();
-        *slot = all.take(key, observed.cluster_name(), free);
-        slot.is_some()
-            .then_some(())
-            .ok_or_else(|| DeletionRefusal::Stopped(slots::why(group)))
+    }
+
+    fn take(&self, group: &ObjectKey) -> Result<(), DeletionRefusal> {
+        let answer = self.context.prune_requests.request(group, &self.observed.object);
+        let hold = match answer {
+            PruneAnswer::Allowed => return Ok(()),
+            PruneAnswer::New => {
+                self.context.handlers.enqueue_group_soon(group.clone());
+                None
+            }
+            PruneAnswer::Waits(hold) => hold,
+        };
+        self.awaits.store(true, Ordering::Relaxed);
+        Err(DeletionRefusal::Stopped(prune_requests::why(&group.name, hold)))
+    }
+}
+
+impl Drop for PruneTurn<'_> {
+    fn drop(&mut self) {
+        let Some(group) = self
+            .group
+            .as_ref()
+            .filter(|_| !self.awaits.load(Ordering::Relaxed))
+        else {
+            return;
+        };
+        if self.context.prune_requests.end(group, &self.observed.key.name) {
+            self.context.handlers.enqueue_group_soon(group.clone());
+        }
     }
 }
 
@@ -94,8 +125,8 @@ impl Budgets for BudgetsOf<'_> {
                 remaining,
                 approved,
             } = request;
-            if self.is_later {
-                self.may_delete_later().await?;
+            if let Some(turn) = self.turn {
+                self.may_delete_later(turn).await?;
             }
             // The Syncs of a group are ended in an order of their own.
             if self.target != ENDING

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use kube::ResourceExt as _;
 use starling_api::{Cluster, GroupRef, Source, SyncGroup, SyncResource, SyncSpec, SyncStatus};
 use starling_core::deletion_approval::Approvals;
 use starling_core::depend::Dependencies;
@@ -17,6 +18,7 @@ use super::super::cluster::reach;
 use super::super::group_state::{Stop, prune_stop};
 use super::{approvals, dependencies};
 use crate::controller::caches::connections::Connection;
+use crate::controller::caches::prune_requests;
 use crate::controller::context::SyncContext;
 use crate::controller::object_key::ObjectKey;
 use crate::controller::waits;
@@ -66,7 +68,8 @@ pub(super) fn observe(context: SyncContext<'_>, key: &ObjectKey) -> Option<SyncS
     let now = context.clock.now();
     let stop = stop.and_then(|group| {
         prune_stop(context.objects, group, cluster.as_deref(), now).or_else(|| {
-            let why = dependencies::dependents_left(context, key, &object)?;
+            let why = dependencies::dependents_left(context, key, &object)
+                .or_else(|| prune_hold(context, group, &object))?;
             Some(Stop { why, until: None })
         })
     });
@@ -92,6 +95,12 @@ pub(super) fn observe(context: SyncContext<'_>, key: &ObjectKey) -> Option<SyncS
         group,
         object,
     })
+}
+
+/// Returns why the last plan of the group held a prune of the Sync. The group enqueues the Sync once one allows it.
+fn prune_hold(context: SyncContext<'_>, group: &SyncGroup, sync: &SyncResource) -> Option<String> {
+    let hold = context.prune_requests.hold(&ObjectKey::of(group), sync)?;
+    Some(prune_requests::why(&group.name_any(), Some(hold)))
 }
 
 impl SyncSnapshot {

@@ -10,7 +10,7 @@ use kube::ResourceExt;
 use kube::core::SelectorExt;
 use starling_api::{Cluster, DeletionPolicy, SyncGroup, SyncGroupStatus, SyncResource};
 use starling_core::expand;
-use starling_core::ids::{ReleaseDigest, RolloutNumber};
+use starling_core::ids::{ReleaseDigest, RolloutNumber, SyncName};
 use starling_core::plan::LeavingCause;
 use starling_core::rollout::{
     Admission, AdmissionRef, Decided, OpenGate, ReleaseSnapshot, Removal, StatusWrite,
@@ -147,6 +147,15 @@ impl GroupApi for HubOf<'_> {
 
     fn removals_not_counted(&mut self, removals: &[Removal], error: HubError) {
         tracing::warn!(group = %self.group.key, removals = removals.len(), error = %crate::chain(&error), "removals not counted");
+    }
+
+    async fn allow_prunes(&mut self, syncs: &[SyncName]) {
+        let (context, group) = (self.context, &self.group.key);
+        context.caches.prune_requests.allow(group, syncs, self.now);
+        for sync in syncs {
+            let key = ObjectKey::new(&group.namespace, sync.as_str());
+            context.handlers.queues.syncs.add(key);
+        }
     }
 
     async fn collect_garbage(&mut self, rollout: RolloutNumber, named: &BTreeSet<ReleaseDigest>) {

@@ -13,7 +13,9 @@ use starling_api::{
 use starling_core::clock_jumps::ClockJumps;
 use starling_core::ids::{ClusterName, RolloutNumber, SyncName};
 use starling_core::journal::Recorder;
-use starling_core::plan::{ClusterView, LeavingSync, PlanInput, StageRecord, left_over, overlap};
+use starling_core::plan::{
+    ClusterView, LeavingSync, PlanInput, PruneRequest, StageRecord, left_over, overlap,
+};
 use starling_core::rollout::operator::{OperatorActions, RolloutSubject, operator_actions};
 use starling_core::rollout::{
     AdmissionRef, Epoch, Facts, Known, Loaded, Need, Observations, Offer, Rolling, StepError,
@@ -23,6 +25,7 @@ use super::leave::Leaving;
 use super::observe::Group;
 use super::{digest, held, leave, marks, sync, view};
 use crate::controller::caches::plan_memo::PlanMemo;
+use crate::controller::caches::prune_requests::PruneRequests;
 use crate::controller::caches::release_snapshots::ReleaseSnapshots;
 use crate::controller::caches::settled_admissions::SettledAdmissions;
 use crate::controller::gates::GateTasks;
@@ -37,6 +40,8 @@ pub(super) struct GroupObservations<'a> {
     pub(super) leaving: &'a Leaving,
     pub(super) store: Store<'a>,
     pub(super) settled: &'a SettledAdmissions,
+    /// The prunes that the Syncs request; `None`: not known outside of the controller.
+    pub(super) prunes: Option<&'a PruneRequests>,
     /// Whether marks of actions and approvals are missing ([`marks::are_missing`]).
     pub(super) awaits_marks: bool,
     /// Whether the admission policies are in force; `None`: not known.
@@ -107,6 +112,11 @@ impl Observations for GroupObservations<'_> {
 
     fn returned(&self, rolling: &Rolling) -> BTreeSet<SyncName> {
         leave::returned(self.group, self.leaving, rolling)
+    }
+
+    fn prunes(&self) -> BTreeMap<SyncName, PruneRequest> {
+        let of_group = |prunes: &PruneRequests| prunes.of_group(&self.group.key, &self.group.syncs);
+        self.prunes.map(of_group).unwrap_or_default()
     }
 
     fn approves_removals(&self, digest: &str) -> bool {

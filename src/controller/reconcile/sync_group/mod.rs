@@ -168,6 +168,10 @@ async fn roll(context: GroupContext<'_>, group: &Group) -> Result<Next, Reconcil
     // If the pass fails, the head of the journal is dropped, and the next pass reads it from the ledger.
     let done = interpreter.carry_out(effects, &mut recorder).await?;
     context.caches.journal_heads.put(&group.key, recorder);
+    if let Some(decided) = &decided {
+        let prunes = &context.caches.prune_requests;
+        prunes.decided(&group.key, &decided.plan.prunes);
+    }
     report::dropped(context, group, &dropped).await;
     let CarriedOut {
         all_admitted,
@@ -212,6 +216,7 @@ async fn step(
         leaving: &leaving,
         store,
         settled: &caches.settled_admissions,
+        prunes: Some(&caches.prune_requests),
         awaits_marks: marks::are_missing(context, group),
         policies: Some(context.policies),
         now,

@@ -207,6 +207,7 @@ pub async fn preview_plan(
         leaving: &leaving,
         store,
         settled: &SettledAdmissions::default(),
+        prunes: None,
         awaits_marks: false,
         policies: None,
         now,

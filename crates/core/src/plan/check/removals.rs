@@ -15,8 +15,8 @@ use crate::plan::leaving::{LeavingCause, LeavingSync, RemovalDecision, RemovalHo
 use crate::plan::stages::Direction;
 use crate::plan::types::Decision;
 
-/// The decision that a removal should have.
-enum Expected {
+/// The decision that a removal or a prune should have.
+pub(super) enum Expected {
     /// The decision is this one.
     Exactly(RemovalDecision),
     /// Removed, or held until a slot is free.
@@ -134,7 +134,7 @@ impl Moment<'_> {
         stage: usize,
         about: &[usize],
     ) -> Expected {
-        let at_once = self.input.rollout.direction == Direction::BackAtOnce;
+        let at_once = self.is_back_at_once();
         let stage = if at_once { 0 } else { stage };
         let deletes = sync.policy == DeletionPolicy::Delete;
         let reasons = [
@@ -205,8 +205,12 @@ impl Moment<'_> {
         self.in_windows(about)
     }
 
-    /// Returns what is expected of a removal that only windows and slots hold.
-    fn in_windows(&self, about: &[usize]) -> Expected {
+    pub(super) fn is_back_at_once(&self) -> bool {
+        self.input.rollout.direction == Direction::BackAtOnce
+    }
+
+    /// Returns what is expected of a removal or a prune that only windows and slots hold.
+    pub(super) fn in_windows(&self, about: &[usize]) -> Expected {
         let all = &self.input.strategy.windows;
         let about: Vec<_> = about.iter().filter_map(|place| all.get(*place)).collect();
         match windows::are_open(&about, self.at) {
@@ -238,13 +242,23 @@ impl Moment<'_> {
     /// Reports whether the cluster could begin to leave in addition to what the plan begins.
     fn may_leave_now(&self, cluster: &ClusterName) -> bool {
         let losing = self.losing(true);
-        let free = |slots| self.group.in_flight_after + losing.len() < slots;
+        let used = self.group.in_flight_after + losing.len() + self.pruning_clusters();
+        let free = |slots| used < slots;
         losing.contains(cluster.as_str()) || self.slots().is_none_or(free)
+    }
+
+    /// Returns the clusters with a slot that are neither in flight nor about to leave.
+    fn pruning_clusters(&self) -> usize {
+        // A group that is being deleted has no such clusters.
+        if self.input.deleting {
+            return 0;
+        }
+        self.pruning(true).len()
     }
 
     /// Returns the slots of the group. A group that is being deleted selects no cluster: its size is that of the
     /// clusters that lose something.
-    fn slots(&self) -> Option<usize> {
+    pub(super) fn slots(&self) -> Option<usize> {
         if !self.input.deleting {
             return self.group.tally.slots;
         }
@@ -271,7 +285,7 @@ impl Moment<'_> {
 
     /// Returns the clusters that lose their Syncs because they left; if `planned`, also those that this plan begins
     /// with.
-    fn losing(&self, planned: bool) -> BTreeSet<&str> {
+    pub(super) fn losing(&self, planned: bool) -> BTreeSet<&str> {
         let begins = |name: &SyncName, sync: &LeavingSync| {
             planned
                 && sync.removing_since.is_none()

@@ -95,6 +95,7 @@ fn rollout(stages: Vec<StageRules>, clusters: BTreeMap<ClusterName, ClusterView>
     PlanInput {
         leaving: BTreeMap::new(),
         returned: Default::default(),
+        prunes: Default::default(),
         now: t(60),
         clock_jumps: ClockJumps::default(),
         strategy: Strategy {
@@ -166,6 +167,7 @@ fn opened() -> StageRecord {
 fn plan_of(decisions: BTreeMap<ClusterName, Decision>, tally: Tally, recheck_at: i64) -> Plan {
     Plan {
         removals: BTreeMap::new(),
+        prunes: BTreeMap::new(),
         decisions,
         stages: vec![StagePlan {
             name: REST.into(),

@@ -448,6 +448,42 @@ pub enum Violation {
         /// The right decision.
         expected: RemovalDecision,
     },
+    /// A prune that is requested has no decision.
+    #[error("Sync {sync}: requests a prune, and has no decision")]
+    PruneUndecided {
+        /// The Sync.
+        sync: SyncName,
+    },
+    /// A prune has a decision, and was not requested.
+    #[error("Sync {sync}: decided to prune, but it does not request that")]
+    PruneNotRequested {
+        /// The Sync.
+        sync: SyncName,
+    },
+    /// A prune has a wrong decision.
+    #[error("Sync {sync}: its prune is decided {actual:?}, expected {expected:?}")]
+    WrongPrune {
+        /// The Sync.
+        sync: SyncName,
+        /// The decision.
+        actual: RemovalDecision,
+        /// The right decision.
+        expected: RemovalDecision,
+    },
+    /// More clusters prune than there are slots.
+    #[error("{after} clusters in flight, about to leave or about to prune, {bound} allowed")]
+    TooManyPrune {
+        /// Their number after the plan is executed.
+        after: usize,
+        /// The limit, or as many as before.
+        bound: usize,
+    },
+    /// A prune waits for a slot that is free.
+    #[error("Sync {sync}: its prune waits for a slot, and one is free")]
+    PruneIdleSlot {
+        /// The Sync.
+        sync: SyncName,
+    },
     /// The counts are wrong.
     #[error("counted {actual:?}, expected {expected:?}")]
     WrongTally {
@@ -467,7 +503,7 @@ pub enum Violation {
     /// A decision ends before the next plan.
     #[error("{subject}: its decision ends at {changes}, before the next plan at {at:?}")]
     RecheckAfterDecision {
-        /// The cluster, or the Sync that leaves.
+        /// The cluster, or the Sync that leaves or prunes.
         subject: String,
         /// The time of the next plan; `None`: there is none.
         at: Option<Timestamp>,

@@ -68,6 +68,7 @@ fn stage(name: &str, phase: StagePhase) -> StagePlan {
 fn of(decisions: BTreeMap<ClusterName, Decision>, phase: StagePhase, verdict: RolloutVerdict) -> Plan {
     Plan {
         removals: BTreeMap::new(),
+        prunes: Default::default(),
         decisions,
         stages: vec![stage("canary", phase), stage("*", StagePhase::Pending)],
         tally: Tally {

@@ -454,6 +454,7 @@ fn label(effect: &Effect) -> String {
             format!("forget all but {}", named.join(" "))
         }
         Action::DigestRelease => "digest release".to_owned(),
+        Action::AllowPrunes(syncs) => format!("allow prunes {}", syncs.join(" ")),
         Action::WriteMarks => "write marks".to_owned(),
     }
 }

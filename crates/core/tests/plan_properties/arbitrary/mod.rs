@@ -16,7 +16,8 @@ use starling_core::clock_jumps::ClockJumps;
 use starling_core::ids::{EntryName, SyncName};
 use starling_core::plan::{
     Attribution, Direction, Gate, GateRecord, GateResult, LeavingCause, LeavingSync, OperatorInput,
-    PlanInput, REST, Reach, Retry, RolloutLimits, RolloutView, StageRecord, StageRules, Strategy as Rollout,
+    PlanInput, PruneRequest, REST, Reach, Retry, RolloutLimits, RolloutView, StageRecord, StageRules,
+    Strategy as Rollout,
 };
 use starling_core::window::Window;
 
@@ -328,6 +329,22 @@ fn leaving(stages: usize) -> impl Strategy<Value = BTreeMap<SyncName, LeavingSyn
     ]
 }
 
+/// Prunes of clusters that the group selects, and of some that it does not.
+fn prunes() -> impl Strategy<Value = BTreeMap<SyncName, PruneRequest>> {
+    let prune = (0_usize..42, weighted(0.4, 0_i64..1500));
+    vec(prune, 0..6).prop_map(|prunes| {
+        let prunes = prunes.into_iter().enumerate();
+        let request = |(n, (cluster, allowed_at)): (usize, (usize, Option<i64>))| {
+            let request = PruneRequest {
+                cluster: format!("c{cluster:02}").into(),
+                allowed_at: allowed_at.map(t),
+            };
+            (format!("shop-prunes-{n}").into(), request)
+        };
+        prunes.map(request).collect()
+    })
+}
+
 pub(crate) fn direction() -> impl Strategy<Value = Direction> {
     prop_oneof![
         6 => Just(Direction::Forward),
@@ -368,7 +385,7 @@ pub(crate) fn input() -> impl Strategy<Value = PlanInput> {
             held,
             (0i64..1500, clock_jumps()),
             clusters,
-            leaving(stages),
+            (leaving(stages), prunes()),
         )
             .prop_map(
                 |(
@@ -378,7 +395,7 @@ pub(crate) fn input() -> impl Strategy<Value = PlanInput> {
                     (suspended, membership_held, windows, deleting),
                     (now, clock_jumps),
                     mut clusters,
-                    mut leaving,
+                    (mut leaving, prunes),
                 )| {
                     if deleting {
                         clusters.clear();
@@ -411,6 +428,7 @@ pub(crate) fn input() -> impl Strategy<Value = PlanInput> {
                         membership_held,
                         leaving,
                         returned: Default::default(),
+                        prunes,
                         clusters: clusters
                             .into_iter()
                             .enumerate()

@@ -141,6 +141,7 @@ impl World {
             membership_held: false,
             leaving: BTreeMap::new(),
             returned: Default::default(),
+            prunes: Default::default(),
             clusters: clusters
                 .map(|(name, member)| (name.clone(), view(member)))
                 .collect(),

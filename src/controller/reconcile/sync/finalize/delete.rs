@@ -1,7 +1,6 @@
 //! One pass over the objects of a Sync that is being deleted.
 
 use std::collections::BTreeSet;
-use std::sync::Mutex;
 
 use starling_core::apply::ApprovedDeletions;
 use starling_core::apply::HeldDeletions;
@@ -130,8 +129,7 @@ async fn pass(
             observed,
             target: ENDING,
             // The state of the group was read in this pass.
-            is_later: false,
-            slot: Mutex::default(),
+            turn: None,
         },
         approval: ApprovedDeletions {
             subject: used_approvals::subject(observed, cause, used_approvals::last_target(observed)),

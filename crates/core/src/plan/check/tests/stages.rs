@@ -84,6 +84,7 @@ fn good() -> (PlanInput, Plan) {
     let nothing = StageRecord::default;
     let plan = Plan {
         removals: BTreeMap::new(),
+        prunes: BTreeMap::new(),
         decisions: decisions.map(|(name, decision)| (name.into(), decision)).into(),
         stages: vec![
             planned(

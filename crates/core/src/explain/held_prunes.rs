@@ -1,0 +1,71 @@
+//! Explains prunes that a plan held.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+
+use super::reasons::Explainer;
+use super::{ExplainedBlocker, command, names};
+use crate::plan::{HoldReason, RemovalDecision, RemovalHold};
+
+/// Returns why prunes after the attempt that the group admitted have not begun, each reason once, for the Syncs that
+/// are asked for.
+pub(super) fn held_prunes(
+    explainer: &Explainer<'_>,
+    is_asked: impl Fn(&str) -> bool,
+) -> Vec<ExplainedBlocker> {
+    let mut held: BTreeMap<RemovalHold, (Vec<&str>, Option<Timestamp>)> = BTreeMap::new();
+    for (name, decision) in explainer.plan.prunes.iter().filter(|(name, _)| is_asked(name)) {
+        if let RemovalDecision::Hold { reason, recheck_at } = decision {
+            let (syncs, until) = held.entry(*reason).or_default();
+            syncs.push(name);
+            *until = [*until, *recheck_at].into_iter().flatten().min();
+        }
+    }
+    let blocker = |(reason, (syncs, until)): (RemovalHold, (Vec<&str>, Option<Timestamp>))| {
+        let (wait, ends_with) = wait(explainer, reason);
+        ExplainedBlocker {
+            reason: reason.as_str().to_owned(),
+            text: format!("objects that left git are not pruned: {wait}: {}", names(&syncs)),
+            until,
+            ends_with,
+        }
+    };
+    held.into_iter().map(blocker).collect()
+}
+
+/// Returns what a prune waits for, and what ends that.
+fn wait(explainer: &Explainer<'_>, reason: RemovalHold) -> (String, String) {
+    let (wait, ends_with) = match reason {
+        RemovalHold::MembershipHeld => (
+            "too many clusters left the group at once",
+            explainer.stopped(&HoldReason::MembershipHeld).1,
+        ),
+        RemovalHold::GroupSuspended => (
+            "the group is suspended",
+            explainer.stopped(&HoldReason::GroupSuspended).1,
+        ),
+        RemovalHold::Paused => (
+            "the rollout is paused",
+            format!(
+                "the rollout is resumed: {}",
+                command("resume", &[explainer.group])
+            ),
+        ),
+        RemovalHold::ClusterNotReady => (
+            "the cluster is not ready, or the group does not select it",
+            "the cluster is ready".to_owned(),
+        ),
+        RemovalHold::StageNotOpen => (
+            "the stage of the cluster has not opened",
+            "the stage opens".to_owned(),
+        ),
+        RemovalHold::WindowClosed => ("no window of the cluster is open", "the window opens".to_owned()),
+        RemovalHold::NoSlot => (
+            "all slots are in use",
+            "another cluster is done, failed, or has pruned".to_owned(),
+        ),
+        other => (other.as_str(), "the next plan".to_owned()),
+    };
+    (wait.to_owned(), ends_with)
+}

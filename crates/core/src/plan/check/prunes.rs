@@ -1,0 +1,134 @@
+//! Prunes after the attempt that the group admitted: which may begin, and which must.
+
+use std::collections::BTreeSet;
+
+use jiff::Timestamp;
+
+use super::moment::Moment;
+use super::removals::Expected;
+use super::violation::Violation;
+use crate::ids::SyncName;
+use crate::plan::leaving::{RemovalDecision, RemovalHold};
+use crate::plan::prune_request::PruneRequest;
+use crate::plan::types::Reach;
+
+impl Moment<'_> {
+    /// Checks that every prune that is requested has one decision, which is true at this time.
+    pub(super) fn prunes_are_lawful(&self) -> Result<(), Violation> {
+        let (requests, decided) = (&self.input.prunes, &self.plan.prunes);
+        let unknown = |names: &mut dyn Iterator<Item = &SyncName>| names.next().cloned();
+        if let Some(sync) = unknown(&mut requests.keys().filter(|name| !decided.contains_key(*name))) {
+            return Err(Violation::PruneUndecided { sync });
+        }
+        if let Some(sync) = unknown(&mut decided.keys().filter(|name| !requests.contains_key(*name))) {
+            return Err(Violation::PruneNotRequested { sync });
+        }
+        for (name, request) in requests {
+            if let Some(actual) = decided.get(name) {
+                self.prune_is_true(name, request, *actual)?;
+            }
+        }
+        self.prunes_are_bounded()
+    }
+
+    fn prune_is_true(
+        &self,
+        name: &SyncName,
+        request: &PruneRequest,
+        actual: RemovalDecision,
+    ) -> Result<(), Violation> {
+        let wrong = |expected| {
+            Err(Violation::WrongPrune {
+                sync: name.clone(),
+                actual,
+                expected,
+            })
+        };
+        let held = |by: RemovalHold| matches!(actual, RemovalDecision::Hold { reason, .. } if reason == by);
+        let closed = RemovalDecision::Hold {
+            reason: RemovalHold::WindowClosed,
+            recheck_at: None,
+        };
+        match self.prune(request) {
+            Expected::Exactly(expected) if actual != expected => wrong(expected),
+            Expected::Exactly(_) => Ok(()),
+            Expected::ClosedWindow | Expected::AnyWindow if held(RemovalHold::WindowClosed) => Ok(()),
+            Expected::ClosedWindow => wrong(closed),
+            Expected::InASlot | Expected::AnyWindow => match actual {
+                RemovalDecision::Remove => Ok(()),
+                _ if !held(RemovalHold::NoSlot) => wrong(RemovalDecision::Remove),
+                _ if self.may_prune_now(request) => Err(Violation::PruneIdleSlot { sync: name.clone() }),
+                _ => Ok(()),
+            },
+        }
+    }
+
+    fn prune(&self, request: &PruneRequest) -> Expected {
+        if self.prunes_until(request).is_some() {
+            return Expected::Exactly(RemovalDecision::Removing);
+        }
+        let member = self.fleet.iter().find(|member| *member.name == request.cluster);
+        let is_ready = member.is_some_and(|member| member.view.reach == Reach::Ready);
+        let is_open = member.is_some_and(|member| self.is_open(member.stage));
+        let reasons = [
+            (RemovalHold::MembershipHeld, self.input.membership_held),
+            (RemovalHold::GroupSuspended, self.input.suspended),
+            (RemovalHold::Paused, self.input.operator.paused.is_some()),
+            (RemovalHold::ClusterNotReady, !is_ready),
+            (RemovalHold::StageNotOpen, !is_open),
+        ];
+        if let Some((reason, _)) = reasons.into_iter().find(|(_, applies)| *applies) {
+            return Expected::Exactly(RemovalDecision::Hold {
+                reason,
+                recheck_at: None,
+            });
+        }
+        let windows = member.filter(|_| !self.is_back_at_once());
+        self.in_windows(windows.map_or(&[], |member| &member.view.windows))
+    }
+
+    /// Checks that the clusters that prune beside the rollout have slots, unless as many had them before.
+    fn prunes_are_bounded(&self) -> Result<(), Violation> {
+        let Some(slots) = self.slots().filter(|_| !self.input.deleting) else {
+            return Ok(());
+        };
+        let beside = |planned| self.losing(planned).len() + self.pruning(planned).len();
+        let bound = slots.max(self.group.in_flight_after + beside(false));
+        let after = self.group.in_flight_after + beside(true);
+        if after > bound {
+            return Err(Violation::TooManyPrune { after, bound });
+        }
+        Ok(())
+    }
+
+    /// Reports whether a prune could begin in addition to what the plan begins.
+    fn may_prune_now(&self, request: &PruneRequest) -> bool {
+        let pruning = self.pruning(true);
+        let used = self.group.in_flight_after + self.losing(true).len() + pruning.len();
+        self.has_slot_after(&request.cluster)
+            || pruning.contains(&*request.cluster)
+            || self.slots().is_none_or(|slots| used < slots)
+    }
+
+    /// Returns the clusters that prune beside the rollout; if `planned`, also those that this plan begins with.
+    pub(super) fn pruning(&self, planned: bool) -> BTreeSet<&str> {
+        let requests = self.input.prunes.iter();
+        let begins = |name| planned && self.plan.prunes.get(name) == Some(&RemovalDecision::Remove);
+        let pruning =
+            requests.filter(|(name, request)| self.prunes_until(request).is_some() || begins(*name));
+        let clusters = pruning.map(|(_, request)| &*request.cluster);
+        clusters.filter(|cluster| !self.has_slot_after(cluster)).collect()
+    }
+
+    fn has_slot_after(&self, cluster: &str) -> bool {
+        let member = self.fleet.iter().find(|member| **member.name == *cluster);
+        member.is_some_and(|member| member.starts() || member.is_retried() || member.facts.holds_slot())
+    }
+
+    fn prunes_until(&self, request: &PruneRequest) -> Option<Timestamp> {
+        let limits = &self.input.strategy.limits;
+        let jumps = &self.input.clock_jumps;
+        let until = jumps.due(request.allowed_at?, limits.progress_deadline)?;
+        (until > self.at).then_some(until)
+    }
+}
