@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use http::Method;
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
-use serde_json::json;
+use serde_json::{Value, json};
 use starling_api::conditions::{self, READY};
 use starling_api::{PendingDeletions, REQUESTED_AT, SyncGroup, SyncResource};
 use starling_testkit::fleet::TIMEOUT;
@@ -190,9 +190,30 @@ fn objects_whose_grace_ends_together_are_deleted_in_slots() -> Result<()> {
             Err("none does".to_owned())
         })
         .await?;
+        let waiting_at = Timestamp::now();
         for cluster in CLUSTERS {
             scene.until_value(cluster, "b", None).await?;
         }
-        Ok(())
+        the_journal_has_the_prunes(scene, waiting_at).await
     })
+}
+
+/// The plans that allowed the prunes are recorded, and keep the rules. So is why some of them had to wait.
+async fn the_journal_has_the_prunes(scene: &Scene, waiting_at: Timestamp) -> Result<()> {
+    let directory = scene.fleet().data_dir().to_string_lossy().into_owned();
+    let journal = ["--data-dir", &directory];
+    let verified = say(
+        scene,
+        &[&["verify", scene.name, "-o", "json"], &journal[..]].concat(),
+    )
+    .await?;
+    let verified: Value = serde_json::from_str(&verified)?;
+    assert_eq!(verified["journals"][0]["violations"], json!([]), "{verified:#}");
+    let at = waiting_at.to_string();
+    let why = say(scene, &[&["why", scene.name, "--at", &at], &journal[..]].concat()).await?;
+    assert!(
+        why.contains("objects that left git are not pruned: all slots are in use"),
+        "{why}"
+    );
+    Ok(())
 }
