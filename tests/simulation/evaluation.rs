@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use jiff::{SignedDuration, Timestamp};
 use starling_api::{INSTALLATION, OWNER_LABEL};
 use starling_apiserver::faults::Effect;
-use starling_core::ids::InstallationId;
+use starling_core::ids::{InstallationId, SyncName};
 use starling_core::journal::{Body, RecordedPlan, verify};
 use starling_core::plan::RemovalDecision;
 use starling_core::target;
@@ -135,13 +135,17 @@ fn plans(run: &Run) -> Vec<Plan> {
         let Ok(recorded) = read.and_then(|body| RecordedPlan::after(before, body)) else {
             continue;
         };
-        let removals = recorded.plan.removals.iter();
-        let removes = removals.filter(|(_, decision)| !matches!(decision, RemovalDecision::Hold { .. }));
+        let begun = |decisions: &BTreeMap<SyncName, RemovalDecision>| {
+            let begun = { decisions.iter() }
+                .filter(|(_, decision)| !matches!(decision, RemovalDecision::Hold { .. }));
+            begun.map(|(sync, _)| sync.to_string()).collect()
+        };
         plans.push(Plan {
             at: written.at,
             namespace: written.entry.namespace.clone(),
             group: written.entry.name.clone(),
-            removes: removes.map(|(sync, _)| sync.to_string()).collect(),
+            removes: begun(&recorded.plan.removals),
+            prunes: begun(&recorded.plan.prunes),
         });
         known.insert(written.entry.hash, recorded);
     }

@@ -52,7 +52,7 @@ pub(crate) struct History {
     pub(crate) confirmed_kinds: BTreeSet<(String, String)>,
 }
 
-/// A plan of a group, as far as it decides about Syncs that the group no longer wants.
+/// A plan of a group, as far as it decides about what is taken away.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     /// When it was recorded, by the same clock as the journals.
@@ -63,6 +63,8 @@ pub(crate) struct Plan {
     pub(crate) group: String,
     /// The Syncs that the plan removes, or has begun to remove.
     pub(crate) removes: BTreeSet<String>,
+    /// The Syncs whose prune after the admitted attempt the plan allows, or has in progress.
+    pub(crate) prunes: BTreeSet<String>,
 }
 
 /// A write that a cluster committed and that changed an object.

@@ -30,7 +30,7 @@ use super::world::World;
 type Check = fn(&World<'_>) -> Vec<Violation>;
 
 /// All rules.
-pub(crate) const ALL: [Check; 26] = [
+pub(crate) const ALL: [Check; 27] = [
     claims::claims_are_true,
     claims::health_is_of_the_applied_target,
     claims::groups_report_their_clusters,
@@ -49,6 +49,7 @@ pub(crate) const ALL: [Check; 26] = [
     removals::removals_wait,
     order::objects_go_in_order,
     unplanned::removals_are_planned,
+    unplanned::prunes_are_planned,
     unplanned::removals_are_read_live,
     approvals::deletions_are_approved,
     budget::budgets_hold,

@@ -1,11 +1,14 @@
-//! A Sync is deleted only after a plan that removes it, and only if what confirms the removal was read just before.
+//! A Sync is deleted only after a plan that removes it, and only if what confirms the removal was read just before. An
+//! object is pruned after a grace only if a plan allowed that.
 
 use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 use starling_api::{SyncGroup, SyncResource};
 
+use super::deletion::{Deletion, deletions};
 use super::deletions::{begun_by_us, was_deselected};
+use super::targets::{is_current, targets};
 use crate::judge::history::Plan;
 use crate::judge::hub::{Id, Track, Version, earlier};
 use crate::judge::violation::{Rule, Violation};
@@ -42,6 +45,54 @@ pub(super) fn removals_are_read_live(world: &World<'_>) -> Vec<Violation> {
         .collect()
 }
 
+/// An object of a Sync of a group whose grace before a prune has ended is deleted only if the newest plan of the group
+/// allows that, or has it in progress: it is no part of the attempt that the group admitted.
+///
+/// Evidence: as of [`removals_are_planned`].
+pub(super) fn prunes_are_planned(world: &World<'_>) -> Vec<Violation> {
+    if world.history.plans.is_empty() {
+        return Vec::new();
+    }
+    let all = deletions(world).into_iter();
+    let later = all.filter(|deletion| !deletion.is_end() && !deletion.is_recreation() && has_grace(deletion));
+    let unplanned = later.filter(|deletion| {
+        let timelines = deletion.timelines().into_iter();
+        let mut of_groups = timelines.filter_map(|timeline| Some((timeline, timeline.owner_group()?)));
+        of_groups.any(|(timeline, (namespace, name))| {
+            let id = Id::new(namespace, name);
+            let mut plans = under_way(world, &id, deletion.at()).into_iter();
+            !plans.any(|plan| plan.prunes.contains(&timeline.id.name))
+        })
+    });
+    unplanned
+        .map(|deletion| deletion.violation(Rule::Unplanned, "without a plan that allows the prune"))
+        .collect()
+}
+
+/// Whether every target that a prune may be for has a grace.
+fn has_grace(deletion: &Deletion<'_>) -> bool {
+    let Some(owner) = deletion.owner() else {
+        return false;
+    };
+    let targets = targets(deletion.world, owner, deletion.cluster).into_iter();
+    let current = targets
+        .filter(|target| target.at <= deletion.at() && is_current(deletion.world, target, deletion.write));
+    let graces: Vec<bool> = current
+        .map(|target| !target.desired.template.prune_grace.is_zero())
+        .collect();
+    !graces.is_empty() && graces.into_iter().all(|has_grace| has_grace)
+}
+
+/// Returns the plans of a group that may be under way at a time: the newest, and what it replaced shortly before.
+fn under_way<'w>(world: &'w World<'_>, group: &Id, at: Timestamp) -> Vec<&'w Plan> {
+    let from = earlier(at, world.history.live);
+    let plans: Vec<&Plan> = { world.history.plans.iter() }
+        .filter(|plan| plan.namespace == group.namespace && plan.group == group.name && plan.at <= at)
+        .collect();
+    let current = plans.partition_point(|plan| plan.at <= from);
+    plans[current.saturating_sub(1)..].to_vec()
+}
+
 /// The begin of the deletion of a Sync by its group.
 struct Removal<'r> {
     world: &'r World<'r>,
@@ -74,16 +125,9 @@ fn removals_of_living_groups<'r>(world: &'r World<'_>) -> impl Iterator<Item = R
 
 impl Removal<'_> {
     fn is_planned(&self) -> bool {
-        let from = earlier(self.version.at, self.world.history.live);
-        let plans: Vec<&Plan> = { self.world.history.plans.iter() }
-            .filter(|plan| plan.namespace == self.id.namespace && plan.group == self.id.name)
-            .filter(|plan| plan.at <= self.version.at)
-            .collect();
-        let current = plans.partition_point(|plan| plan.at <= from);
-        let under_way = &plans[current.saturating_sub(1)..];
-        under_way
-            .iter()
-            .any(|plan| plan.removes.contains(&self.timeline.id.name))
+        let plans = under_way(self.world, &self.id, self.version.at);
+        let mut removes = plans.iter().map(|plan| &plan.removes);
+        removes.any(|syncs| syncs.contains(&self.timeline.id.name))
     }
 
     /// Whether the group had the cluster and the entry at every moment in which they may have been read.

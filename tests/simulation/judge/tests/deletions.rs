@@ -67,7 +67,17 @@ fn ends_under(grant: Option<(&str, u64)>) -> Script {
     script
 }
 
-pub(super) const BAD: [BadCase; 13] = [
+/// An object is pruned after its grace, and after plans that allow prunes of these Syncs.
+fn after_grace(plans: &[&[&str]]) -> Script {
+    let mut script = without_motd(&json!({"pruneGrace": "1h"}));
+    script.wait(3601);
+    for prunes in plans {
+        script.plan_with(&[], prunes);
+    }
+    prune(script)
+}
+
+pub(super) const BAD: [BadCase; 15] = [
     ("a prune is not counted", Rule::Uncounted, || {
         prune_uncounted(without_motd(&json!({})))
     }),
@@ -123,6 +133,20 @@ pub(super) const BAD: [BadCase; 13] = [
             prune(script)
         },
     ),
+    ("a prune after its grace without a plan", Rule::Unplanned, || {
+        after_grace(&[&["shop-app-b"]])
+    }),
+    (
+        "a prune long after the plan that allowed it",
+        Rule::Unplanned,
+        || {
+            let mut script = without_motd(&json!({"pruneGrace": "1h"}));
+            script.plan_with(&[], &["shop-app-a"]);
+            script.plan_with(&[], &[]);
+            script.wait(3601);
+            prune(script)
+        },
+    ),
     ("a repair after a restore", Rule::AfterRestore, || {
         let mut script = restored(first_commit_applied());
         script.write_object("a", "kubectl", labelled(rendered("settings", "mine")));
@@ -153,7 +177,7 @@ fn deletions_that_break_one_rule_are_rejected() {
     assert_rejected(&BAD);
 }
 
-const GOOD: [GoodCase; 7] = [
+const GOOD: [GoodCase; 8] = [
     ("under a grant of both objects", || {
         let mut script = replaced();
         script.grant("a", "target", 2);
@@ -183,6 +207,9 @@ const GOOD: [GoodCase; 7] = [
         let mut script = without_motd(&json!({"pruneGrace": "1h"}));
         script.wait(3601);
         prune(script)
+    }),
+    ("after the grace, as a plan allows", || {
+        after_grace(&[&["shop-app-b"], &["shop-app-a"]])
     }),
     ("of a Sync under one grant", || ends_under(Some(("deletion", 2)))),
     ("while the restore is not known", || {

@@ -655,12 +655,18 @@ impl Script {
 
     /// Records a plan of the group that removes these Syncs.
     pub(super) fn plan(&mut self, removes: &[&str]) {
+        self.plan_with(removes, &[]);
+    }
+
+    /// Records a plan of the group that removes some Syncs, and allows others to prune.
+    pub(super) fn plan_with(&mut self, removes: &[&str], prunes: &[&str]) {
         self.wait(1);
         self.history.plans.push(Plan {
             at: self.now,
             namespace: NAMESPACE.into(),
             group: "shop".into(),
             removes: removes.iter().map(|sync| (*sync).to_owned()).collect(),
+            prunes: prunes.iter().map(|sync| (*sync).to_owned()).collect(),
         });
     }
 
