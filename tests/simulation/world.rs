@@ -17,6 +17,7 @@ use starling::controller::ports::Ports;
 use starling::controller::{Controller, Readiness, Settings};
 use starling_api::{SyncGroup, SyncResource};
 use starling_apiserver::controllers::Health;
+use starling_apiserver::faults::Effect;
 use starling_apiserver::journal::Keep;
 use starling_apiserver::server::{ClusterHandle, Options, Server};
 use starling_apiserver::state::Backup;
@@ -46,6 +47,9 @@ const CONVERGENCE_TIMEOUT: Duration = Duration::from_secs(20 * 60);
 const STAGED_CONVERGENCE_TIMEOUT: Duration = Duration::from_secs(90 * 60);
 /// How long the converged fleet is watched: one drift check of each Sync.
 const IDLE_TIME: Duration = Duration::from_secs(70);
+/// How long a frozen watch delivers nothing after the fault has ended: the longest watch, after which the controller
+/// gives it up.
+const FROZEN_TIME: Duration = Duration::from_secs(150);
 /// Time limit of the setup.
 const SET_UP_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -351,6 +355,13 @@ pub(crate) fn run(seed: u64, script: &Script) -> anyhow::Result<Run> {
         Some(_) => STAGED_CONVERGENCE_TIMEOUT,
         None => CONVERGENCE_TIMEOUT,
     };
+    let is_freeze =
+        |event: &Event| matches!(event, Event::Fault { fault, .. } if fault.effect == Effect::FreezeWatch);
+    if script.events.iter().any(|(_, event)| is_freeze(event)) {
+        // What the controller does not know of yet passes for converged.
+        let thawed = stage.simulation.elapsed() + FROZEN_TIME;
+        stage.until(thawed, |_| false)?;
+    }
     let limit = stage.simulation.elapsed() + timeout;
     stage.until(limit, |world| problems_of(world).next().is_none())?;
     let moves = { script.events.iter() }.any(|(_, event)| matches!(event, Event::Transfer { .. }));

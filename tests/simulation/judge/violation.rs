@@ -45,8 +45,8 @@ pub(crate) enum Rule {
     Unapproved,
     /// I6: a group deletes a Sync only when its removal may begin.
     Removal,
-    /// I6: a group deletes a Sync only after a plan that removes it, and an object is pruned after a grace only if a plan
-    /// allowed that.
+    /// I6: a group deletes a Sync only after a plan that removes it, and an object is pruned after a grace only if a
+    /// plan allowed that.
     Unplanned,
     /// I6: what confirms the removal of a Sync is read just before.
     LiveRead,

@@ -10,7 +10,8 @@ use super::deletion::{Deletion, deletions};
 use super::deletions::{begun_by_us, was_deselected};
 use super::targets::{is_current, targets};
 use crate::judge::history::Plan;
-use crate::judge::hub::{Id, Track, Version, earlier};
+use crate::judge::hub::{Id, Track, Version, after, earlier};
+use crate::judge::targets::Target;
 use crate::judge::violation::{Rule, Violation};
 use crate::judge::world::{SyncTimeline, World};
 
@@ -46,9 +47,10 @@ pub(super) fn removals_are_read_live(world: &World<'_>) -> Vec<Violation> {
 }
 
 /// An object of a Sync of a group whose grace before a prune has ended is deleted only if the newest plan of the group
-/// allows that, or has it in progress: it is no part of the attempt that the group admitted.
+/// allows that, or has it in progress: it is no part of the attempt that the group admitted, once that has succeeded.
 ///
-/// Evidence: as of [`removals_are_planned`].
+/// Evidence: as of [`removals_are_planned`]. The attempt that reported the target as done may still have been under way
+/// for [`Deletion::limit`].
 pub(super) fn prunes_are_planned(world: &World<'_>) -> Vec<Violation> {
     if world.history.plans.is_empty() {
         return Vec::new();
@@ -69,7 +71,7 @@ pub(super) fn prunes_are_planned(world: &World<'_>) -> Vec<Violation> {
         .collect()
 }
 
-/// Whether every target that a prune may be for has a grace.
+/// Whether every target that a prune may be for has a grace, and was done before.
 fn has_grace(deletion: &Deletion<'_>) -> bool {
     let Some(owner) = deletion.owner() else {
         return false;
@@ -77,10 +79,12 @@ fn has_grace(deletion: &Deletion<'_>) -> bool {
     let targets = targets(deletion.world, owner, deletion.cluster).into_iter();
     let current = targets
         .filter(|target| target.at <= deletion.at() && is_current(deletion.world, target, deletion.write));
-    let graces: Vec<bool> = current
-        .map(|target| !target.desired.template.prune_grace.is_zero())
-        .collect();
-    !graces.is_empty() && graces.into_iter().all(|has_grace| has_grace)
+    let is_later = |target: &Target| {
+        let done = target.done.map(|(at, _)| after(at, deletion.limit()));
+        !target.desired.template.prune_grace.is_zero() && done.is_some_and(|done| done < deletion.at())
+    };
+    let later: Vec<bool> = current.map(is_later).collect();
+    !later.is_empty() && later.into_iter().all(|is_later| is_later)
 }
 
 /// Returns the plans of a group that may be under way at a time: the newest, and what it replaced shortly before.

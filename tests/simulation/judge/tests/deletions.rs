@@ -70,6 +70,7 @@ fn ends_under(grant: Option<(&str, u64)>) -> Script {
 /// An object is pruned after its grace, and after plans that allow prunes of these Syncs.
 fn after_grace(plans: &[&[&str]]) -> Script {
     let mut script = without_motd(&json!({"pruneGrace": "1h"}));
+    script.report_applied("a");
     script.wait(3601);
     for prunes in plans {
         script.plan_with(&[], prunes);
@@ -141,6 +142,7 @@ pub(super) const BAD: [BadCase; 15] = [
         Rule::Unplanned,
         || {
             let mut script = without_motd(&json!({"pruneGrace": "1h"}));
+            script.report_applied("a");
             script.plan_with(&[], &["shop-app-a"]);
             script.plan_with(&[], &[]);
             script.wait(3601);
@@ -177,7 +179,7 @@ fn deletions_that_break_one_rule_are_rejected() {
     assert_rejected(&BAD);
 }
 
-const GOOD: [GoodCase; 8] = [
+const GOOD: [GoodCase; 9] = [
     ("under a grant of both objects", || {
         let mut script = replaced();
         script.grant("a", "target", 2);
@@ -210,6 +212,13 @@ const GOOD: [GoodCase; 8] = [
     }),
     ("after the grace, as a plan allows", || {
         after_grace(&[&["shop-app-b"], &["shop-app-a"]])
+    }),
+    ("after the grace, by attempts that have failed so far", || {
+        let mut script = without_motd(&json!({"pruneGrace": "1h"}));
+        script.report_failure("a", &["ConfigMap shop/settings"]);
+        script.wait(3601);
+        script.plan_with(&[], &["shop-app-b"]);
+        prune(script)
     }),
     ("of a Sync under one grant", || ends_under(Some(("deletion", 2)))),
     ("while the restore is not known", || {
