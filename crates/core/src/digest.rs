@@ -34,9 +34,10 @@ pub fn hash64(parts: &[&str]) -> u64 {
         .fold(0, |sum, byte| sum << 8 | u64::from(*byte))
 }
 
-/// Returns the fraction of `span` that a hash gives, uniform over `0..span`.
+/// Returns the fraction of `span` that a hash gives, uniform over `0..span`. A longer one counts as five centuries.
 #[must_use]
 pub fn spread(span: std::time::Duration, hash: u64) -> std::time::Duration {
-    let nanos = (span.as_nanos() * u128::from(hash)) >> 64;
+    let span = span.as_nanos().min(u64::MAX.into());
+    let nanos = (span * u128::from(hash)) >> 64;
     std::time::Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
 }

@@ -196,7 +196,12 @@ impl<'a> Admitter<'a> {
         }
         let own = stage_of(self.input, state);
         let waits = |(stage, found): (usize, &StageState)| Some((stage, found.wait.clone()?));
-        let (stage, wait) = self.stages.iter().enumerate().take(own + 1).find_map(waits)?;
+        let (stage, wait) = self
+            .stages
+            .iter()
+            .enumerate()
+            .take(own.saturating_add(1))
+            .find_map(waits)?;
         let until = match &wait {
             StageWait::Gate { until, .. } => *until,
             StageWait::Clusters { .. } | StageWait::Unproven | StageWait::GateFailed { .. } => None,

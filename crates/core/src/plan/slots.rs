@@ -72,7 +72,7 @@ impl SlotBudget {
 
     /// Takes a slot for a failed cluster, which has no slot and is already unavailable. Returns whether one was free.
     pub(super) fn take_retry(&mut self, stage: usize) -> bool {
-        let scopes = [0, stage + 1];
+        let scopes = [0, stage.saturating_add(1)];
         let is_free = |counter: &Counter| {
             counter
                 .slots
@@ -98,7 +98,7 @@ impl SlotBudget {
         state: &ClusterState<'_>,
         candidate: &Candidate,
     ) -> Option<HoldReason> {
-        let scopes = [0, stage + 1];
+        let scopes = [0, stage.saturating_add(1)];
         let all = |fits: &dyn Fn(&Counter) -> bool| {
             let mut scopes = scopes.iter();
             scopes.all(|place| self.counters.get(*place).is_none_or(fits))

@@ -161,7 +161,9 @@ fn share_of(jitter: Duration, id: &str, release: &str) -> Duration {
     let digest = Sha256::digest(text.concat());
     let mut first = [0; 8];
     first.iter_mut().zip(digest).for_each(|(byte, of)| *byte = of);
-    let whole = jitter.as_nanos() * u128::from(u64::from_be_bytes(first));
+    // No jitter is longer than five centuries; an input that says so may be of anybody.
+    let jitter = jitter.as_nanos().min(u64::MAX.into());
+    let whole = jitter * u128::from(u64::from_be_bytes(first));
     let nanos = whole / (u128::from(u64::MAX) + 1);
     Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
 }
