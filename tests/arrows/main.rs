@@ -35,6 +35,7 @@ const PACKAGES: &[(&str, &[&str])] = &[
     ("member", &["api", "core", "net"]),
     ("apiserver", &["cel"]),
     ("controlplane", &[]),
+    ("fuzz", &[]),
     ("testkit", &["api", "controlplane"]),
     (
         PROGRAM,
@@ -56,8 +57,11 @@ const PACKAGES: &[(&str, &[&str])] = &[
 /// The packages that their tests use in addition.
 const IN_TESTS: &[(&str, &[&str])] = &[
     ("apiserver", &["controlplane"]),
-    ("member", &["controlplane", "testkit"]),
-    ("render", &["controlplane", "testkit"]),
+    ("core", &["fuzz"]),
+    ("expression", &["fuzz"]),
+    ("git", &["fuzz"]),
+    ("member", &["controlplane", "fuzz", "testkit"]),
+    ("render", &["controlplane", "fuzz", "testkit"]),
     (
         "suites",
         &["api", "apiserver", "controlplane", "core", "ledger", "testkit"],

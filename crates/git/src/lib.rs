@@ -19,6 +19,8 @@ mod ancestry;
 mod configuration;
 mod error;
 mod export;
+#[cfg(test)]
+mod fuzz;
 mod http;
 mod interrupt;
 mod limits;

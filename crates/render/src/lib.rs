@@ -11,6 +11,8 @@ mod check;
 mod decrypt;
 mod error;
 mod finish;
+#[cfg(test)]
+mod fuzz;
 mod isolation;
 mod manifest;
 pub mod memory;

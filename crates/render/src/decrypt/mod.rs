@@ -14,6 +14,8 @@
 
 mod cipher;
 mod find;
+#[cfg(test)]
+mod fuzz;
 mod identities;
 mod run;
 mod tool;
