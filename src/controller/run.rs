@@ -270,6 +270,7 @@ async fn connect(ports: Ports, client: Client, settings: &Settings) -> Result<Co
     let installation = hub.installation().await?;
     hub.publish_confirmed_kinds(&settings.deletions.confirm).await?;
     hub.publish_account_rules(&settings.rights.accounts).await?;
+    hub.publish_label_rules(&settings.rights.labels).await?;
     let context = assemble(ports, hub, installation, settings);
     context.writes.load().await?;
     if settings.rights.check_policies {

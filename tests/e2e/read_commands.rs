@@ -239,6 +239,20 @@ fn a_plan_shows_the_changes_of_every_cluster_and_applies_none() -> Result<()> {
             "{plan:#}"
         );
 
+        // A label that grants rights is refused as the controller would, by the settings that it published.
+        let privileged = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": scene.own("privileged"),
+            "labels": {"pod-security.kubernetes.io/enforce": "privileged"}}});
+        std::fs::write(bare.path().join("app/namespace.yaml"), privileged.to_string())?;
+        let (code, plan) = preview(scene, &["plan", scene.name, "--path", &folder]).await?;
+        assert_eq!(code, 2, "{plan:#}");
+        let message = &plan["overview"]["failing"][0]["failures"][0]["message"];
+        assert!(
+            message
+                .as_str()
+                .is_some_and(|message| message.contains("--allow-controlled-label")),
+            "{plan:#}"
+        );
+
         // Without changes, there is no failure.
         let idle = scene.own("idle");
         scene

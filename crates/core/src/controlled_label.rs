@@ -7,6 +7,7 @@
 use std::collections::BTreeSet;
 use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::object::ObjectId;
@@ -17,7 +18,8 @@ const POD_SECURITY: &str = "pod-security.kubernetes.io/enforce";
 const AGGREGATION: &str = "rbac.authorization.k8s.io/aggregate-to-";
 
 /// A label that the operator may allow.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct ControlledLabel(String);
 
 /// The error of [`ControlledLabel::from_str`].
@@ -43,7 +45,7 @@ impl FromStr for ControlledLabel {
 pub enum LabelRules {
     /// Those that the operator allows.
     Allowed(BTreeSet<ControlledLabel>),
-    /// All of them: what a preview shows, without the settings of the controller.
+    /// All of them: what a preview shows if the controller published no settings.
     Any,
 }
 

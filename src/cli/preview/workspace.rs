@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use starling_core::account::AccountRules;
-use starling_core::controlled_label::LabelRules;
 use starling_core::expand::{self, ClusterFacts};
 use starling_core::fingerprint::{self, EntryBuild};
 use starling_core::object::GroupKind;
@@ -86,13 +85,14 @@ impl Workspace {
         let tool = BuildTool::discover(options.kustomize.clone()).context("--kustomize")?;
         let sops = Sops::discover(options.sops.clone()).context("--sops")?;
         let renderer = Renderer::new(tool, RenderLimits::default()).with_sops(sops);
+        let labels = hub.known_label_rules().await?;
         Ok(Self {
             confirm: hub.known_confirmed_kinds().await?,
             accounts: hub.known_account_rules().await?,
             hub,
             installation,
             origins: OriginCache::default(),
-            renders: RenderCache::new(Arc::new(TreeRenderer::new(artifacts, renderer, LabelRules::Any))),
+            renders: RenderCache::new(Arc::new(TreeRenderer::new(artifacts, renderer, labels))),
             git,
             allow_insecure: options.allow_insecure_sources,
             directory,

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use starling_api::{FIELD_MANAGER, INSTALLATION, SYSTEM_NAMESPACE};
 use starling_core::account::AccountRules;
 use starling_core::apply::budget::{read_kind, write_kind};
+use starling_core::controlled_label::LabelRules;
 use starling_core::ids::InstallationId;
 use starling_core::object::GroupKind;
 use starling_core::restore::{KnownWrites, RestoreFinding};
@@ -25,6 +26,8 @@ const WRITES: &str = "writes";
 const CONFIRMED: &str = "confirmDeletionOf";
 /// The key with the rules for accounts of Syncs.
 const ACCOUNT_RULES: &str = "accountRules";
+/// The key with the labels that grant rights and that manifests may carry.
+const CONTROLLED_LABELS: &str = "allowedControlledLabels";
 /// The key with the finding that the management cluster was set back.
 const RESTORE_DETECTED: &str = "restoreDetected";
 
@@ -217,21 +220,38 @@ impl Hub {
     /// [`HubError`].
     pub async fn known_account_rules(&self) -> Result<AccountRules, HubError> {
         let map: Option<ConfigMap> = self.find(&installation_key()).await?;
-        let empty = |text: &String| text.is_empty();
-        match map {
-            Some(map)
-                if !map
-                    .data
-                    .as_ref()
-                    .and_then(|data| data.get(ACCOUNT_RULES))
-                    .is_none_or(empty) =>
-            {
-                Ok(InstallationRecord { map }
-                    .value(ACCOUNT_RULES)?
-                    .unwrap_or_default())
-            }
-            _ => Ok(AccountRules::default()),
+        let Some(map) = map.filter(|map| has_text(map, ACCOUNT_RULES)) else {
+            return Ok(AccountRules::default());
+        };
+        let rules = InstallationRecord { map }.value(ACCOUNT_RULES)?;
+        Ok(rules.unwrap_or_default())
+    }
+
+    /// Publishes the labels that grant rights and that manifests may carry, for previews.
+    ///
+    /// # Errors
+    /// [`HubError`].
+    pub async fn publish_label_rules(&self, rules: &LabelRules) -> Result<(), HubError> {
+        let LabelRules::Allowed(labels) = rules else {
+            return self.publish(CONTROLLED_LABELS, "").await;
+        };
+        match encoded(Some(labels), CONTROLLED_LABELS)? {
+            Value::String(text) => self.publish(CONTROLLED_LABELS, &text).await,
+            _ => Ok(()),
         }
+    }
+
+    /// Returns the published labels; [`LabelRules::Any`] if the controller published none.
+    ///
+    /// # Errors
+    /// [`HubError`].
+    pub async fn known_label_rules(&self) -> Result<LabelRules, HubError> {
+        let map: Option<ConfigMap> = self.find(&installation_key()).await?;
+        let Some(map) = map.filter(|map| has_text(map, CONTROLLED_LABELS)) else {
+            return Ok(LabelRules::Any);
+        };
+        let labels = InstallationRecord { map }.value(CONTROLLED_LABELS)?;
+        Ok(labels.map_or(LabelRules::Any, LabelRules::Allowed))
     }
 
     async fn publish(&self, name: &'static str, text: &str) -> Result<(), HubError> {
@@ -282,4 +302,9 @@ impl Hub {
             other => other.map(|_| ()),
         }
     }
+}
+
+fn has_text(map: &ConfigMap, key: &str) -> bool {
+    let text = map.data.as_ref().and_then(|data| data.get(key));
+    text.is_some_and(|text| !text.is_empty())
 }
