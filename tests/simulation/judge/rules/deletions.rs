@@ -181,6 +181,7 @@ fn deleted_syncs(world: &World<'_>, timeline: &SyncTimeline<'_>) -> Vec<Violatio
 }
 
 /// Whether the cluster or the entry was not in the group at some moment within the lag, or the group was being deleted.
+/// An entry that a rollback lacks is not in the group, although its spec has it.
 pub(super) fn was_deselected(
     world: &World<'_>,
     timeline: &SyncTimeline<'_>,
@@ -204,7 +205,14 @@ pub(super) fn was_deselected(
         let is_in = groups.at(at).is_some_and(|group| {
             let mut entries = group.object.spec.syncs.iter();
             let selected = world.hub.selected(namespace, &group.object, at);
+            let status = group.object.status.as_ref();
+            let rollout = status.and_then(|status| status.rollout.as_ref());
+            let is_rolled_back = rollout.is_some_and(|rollout| {
+                let mut rolled = rollout.revisions.iter();
+                !rollout.direction.is_forward() && !rolled.any(|rolled| timeline.is_of(&rolled.sync))
+            });
             group.object.metadata.deletion_timestamp.is_none()
+                && !is_rolled_back
                 && entries.any(|entry| timeline.is_of(&entry.name))
                 && selected.contains(&timeline.cluster.as_str())
         });

@@ -106,6 +106,22 @@ fn automatic_rollback() -> Script {
     script
 }
 
+/// A rollout without the entry `more` and with an approval of its removal, long after the entry came back to the spec.
+fn with_entry_in_spec(direction: &str) -> Script {
+    let mut script = automatic_rollback();
+    script.edit("SyncGroup", "shop", "kubectl", |group| {
+        let mut more = group["spec"]["syncs"][0].clone();
+        more["name"] = "more".into();
+        group["spec"]["syncs"].as_array_mut().unwrap().push(more);
+    });
+    script.edit("SyncGroup", "shop", "starling", |group| {
+        group["status"]["rollout"]["direction"] = direction.into();
+    });
+    script.wait(600);
+    script.approve_deletions(&json!({"group": "shop"}), "sha256:these");
+    script
+}
+
 /// A cluster left, and plans were made after that.
 fn plans(removing: &[&[&str]]) -> Script {
     let mut script = deleting(&json!({}));
@@ -135,7 +151,7 @@ fn in_window(window: &Value) -> Script {
     entry_removed(&json!({"windows": [window]}), &["a"])
 }
 
-pub(super) const BAD: [BadCase; 22] = [
+pub(super) const BAD: [BadCase; 23] = [
     ("a removal that no plan has", Rule::Unplanned, || plans(&[])),
     ("a removal that the plan holds", Rule::Unplanned, || {
         plans(&[&[], &["shop-app-b"]])
@@ -235,6 +251,9 @@ pub(super) const BAD: [BadCase; 22] = [
     ("an entry goes outside the allowed windows", Rule::Removal, || {
         begin_entry(in_window(&json!({"allow": "13:00-11:00"})), "a")
     }),
+    ("an entry goes that the spec has", Rule::Deletion, || {
+        begin_entry(with_entry_in_spec("Forward"), "a")
+    }),
     ("an automatic rollback removes an entry", Rule::Removal, || {
         begin_entry(automatic_rollback(), "a")
     }),
@@ -294,7 +313,7 @@ fn removals_without_a_plan_or_a_read_are_rejected() {
     assert_rejected(&BAD);
 }
 
-const GOOD: [GoodCase; 14] = [
+const GOOD: [GoodCase; 15] = [
     ("after a plan that removes it", || plans(&[&["shop-app-c"]])),
     ("after a plan that was just replaced", || {
         let mut script = deleting(&json!({}));
@@ -347,6 +366,9 @@ const GOOD: [GoodCase; 14] = [
         let mut script = automatic_rollback();
         script.approve_deletions(&json!({"group": "shop"}), "sha256:these");
         begin_entry(script, "a")
+    }),
+    ("of an entry that the spec has and a rollback lacks", || {
+        begin_entry(with_entry_in_spec("Back"), "a")
     }),
     ("of a cluster, while a slot is free", || {
         let mut script = deleting(&json!({}));
