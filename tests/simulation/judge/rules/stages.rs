@@ -10,7 +10,7 @@ use starling_api::{
 
 use crate::judge::actions::{ActionSpan, actions, approvals, skips};
 use crate::judge::hub::{Id, Track, Version, after, earlier, is_reachable, selects, span, stage_of};
-use crate::judge::targets::is_done;
+use crate::judge::targets::{Target, is_done};
 use crate::judge::violation::{Rule, Violation};
 use crate::judge::world::World;
 
@@ -247,16 +247,29 @@ impl StageChange<'_> {
             })
     }
 
+    /// Whether every entry is finished on a cluster. One that failed finishes those that were admitted with it or before.
     fn is_finished(&self, cluster: &str) -> bool {
-        self.rollout.revisions.iter().all(|rolled| {
-            self.world.group_timelines(self.id, cluster).any(|timeline| {
-                let targets = timeline.targets.iter().filter(|target| {
-                    target.index < self.version.index && target.desired.revision == rolled.revision
-                });
-                timeline.is_of(&rolled.sync) && { targets }.any(|target| {
-                    let failed = target.failed.is_some_and(|(_, index)| index < self.version.index);
-                    failed || self.is_late(target.recorded) || self.has_soaked(timeline, target)
+        let targets = || {
+            self.rollout.revisions.iter().flat_map(|rolled| {
+                let timelines = self.world.group_timelines(self.id, cluster);
+                let timelines = timelines.filter(|timeline| timeline.is_of(&rolled.sync));
+                timelines.flat_map(move |timeline| {
+                    let targets = timeline.targets.iter().filter(move |target| {
+                        target.index < self.version.index && target.desired.revision == rolled.revision
+                    });
+                    targets.map(move |target| (rolled, timeline, target))
                 })
+            })
+        };
+        let has_failed = |target: &Target| target.failed.is_some_and(|(_, index)| index < self.version.index);
+        let failed = targets().filter(|(_, _, target)| has_failed(target));
+        let failed_at = failed.map(|(_, _, target)| target.recorded).max();
+        self.rollout.revisions.iter().all(|rolled| {
+            let mut of_entry = targets().filter(|(of, ..)| of.sync == rolled.sync);
+            of_entry.any(|(_, timeline, target)| {
+                Some(target.recorded) <= failed_at
+                    || self.is_late(target.recorded)
+                    || self.has_soaked(timeline, target)
             })
         })
     }
@@ -268,11 +281,7 @@ impl StageChange<'_> {
         after(admitted, deadline) <= latest
     }
 
-    fn has_soaked(
-        &self,
-        timeline: &crate::judge::world::SyncTimeline<'_>,
-        target: &crate::judge::targets::Target,
-    ) -> bool {
+    fn has_soaked(&self, timeline: &crate::judge::world::SyncTimeline<'_>, target: &Target) -> bool {
         let soak = match self.rollout.direction {
             RolloutDirection::Forward | RolloutDirection::Back => {
                 span(self.version.object.spec.rollout_strategy.min_success_time)

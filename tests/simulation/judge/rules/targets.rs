@@ -69,7 +69,8 @@ fn follow(world: &World<'_>, cluster: &str, member: &Member<'_>, found: &mut Vec
 }
 
 /// Whether a write gives up an object that was there before its owner: it takes the label away from an object that has
-/// it. A person made the object, or another Sync had it before.
+/// it. A person made the object, or another Sync had it before, or the inventory does not say who made it, because the
+/// attempt that claimed it was interrupted.
 fn relinquishes(member: &Member<'_>, write: &Write) -> bool {
     let versions = member.versions(&write.key());
     let before = versions
@@ -82,7 +83,10 @@ fn relinquishes(member: &Member<'_>, write: &Write) -> bool {
     let was_there = same
         .first()
         .is_some_and(|first| !is_own(first.write) || ![label, ""].contains(&owner(&first.write.object)));
-    was_there && !label.is_empty() && owner(&write.object).is_empty()
+    let inventories = member.inventories(write.at).into_iter();
+    let mut listed = inventories.filter(|(of, key, _)| of == label && *key == write.key());
+    let is_unconfirmed = listed.any(|(_, _, uid)| uid.is_empty());
+    (was_there || is_unconfirmed) && !label.is_empty() && owner(&write.object).is_empty()
 }
 
 /// Finds the target of a write.
