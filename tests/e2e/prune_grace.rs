@@ -5,7 +5,9 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use http::Method;
 use jiff::{SignedDuration, Timestamp};
-use kube::ResourceExt;
+use k8s_openapi::api::core::v1::Namespace;
+use kube::api::PostParams;
+use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 use starling_api::conditions::{self, READY};
 use starling_api::{PendingDeletions, REQUESTED_AT, SyncGroup, SyncResource};
@@ -148,6 +150,53 @@ fn an_object_whose_grace_ends_in_a_suspended_group_stays_until_it_is_resumed() -
         scene.until_value("m1", "b", None).await?;
         until_pending(scene, 0).await?;
         Ok(())
+    })
+}
+
+/// A person stops the group after an attempt that failed: its retry would prune what the admitted attempt did not.
+#[test]
+fn a_retry_in_a_suspended_group_prunes_nothing_until_it_is_resumed() -> Result<()> {
+    shared_scene("suspended-retry", async |scene| {
+        let first = scene.commit(&[("a", "one"), ("b", "one")])?;
+        scene.follow_main().await?;
+        scene.select(&["m1"]).await?;
+        scene.group(json!({}), json!({"retryInterval": "1s"})).await?;
+        scene.succeeded(&first).await?;
+        let missing = scene.own("missing");
+        let elsewhere =
+            json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c", "namespace": missing}})
+                .to_string();
+        let changes = [
+            Change::Remove("app/b.yaml"),
+            Change::Write("app/c.yaml", elsewhere.as_bytes()),
+        ];
+        scene
+            .repo
+            .commit_to("main", &changes, "an object without its namespace")?;
+        let fails = |sync: &SyncResource| sync.status.as_ref().is_some_and(|status| status.attempts > 0);
+        scene.sync("m1", "an attempt failed", fails).await?;
+        let suspend = |suspend: bool| json!({"spec": {"suspend": suspend}});
+        scene
+            .fleet()
+            .patch::<SyncGroup>(scene.name, suspend(true))
+            .await?;
+
+        let namespaces = Api::<Namespace>::all(scene.fleet().member("m1").await?);
+        let mut namespace = Namespace::default();
+        namespace.metadata.name = Some(missing);
+        namespaces.create(&PostParams::default(), &namespace).await?;
+        let waits = |sync: &SyncResource| {
+            let is_stopped = |pending: &PendingDeletions| pending.waiting_for.contains("is suspended");
+            pending(sync).is_some_and(is_stopped)
+        };
+        scene.sync("m1", "the retry prunes nothing", waits).await?;
+        assert_eq!(scene.value("m1", "b").await?.as_deref(), Some("one"));
+
+        scene
+            .fleet()
+            .patch::<SyncGroup>(scene.name, suspend(false))
+            .await?;
+        scene.until_value("m1", "b", None).await
     })
 }
 

@@ -266,7 +266,7 @@ async fn attempt(
             context,
             observed,
             target: &wanted.target,
-            turn: Some(&turn).filter(|_| is_later(observed, wanted)),
+            turn: Some(&turn).filter(|_| is_later(sync, wanted)),
         },
         grace: prune_grace::of(context, observed, &clock_jumps),
         approval: ApprovedDeletions {
@@ -321,10 +321,12 @@ fn pending(responses: &ApplyOutcome) -> Option<PendingDeletions> {
     Some(pending)
 }
 
-/// Returns whether the objects of the target are applied: what an attempt deletes now was pending or held before, and
-/// is no part of the attempt that the group admitted.
-fn is_later(observed: &SyncSnapshot, wanted: &Wanted) -> bool {
+/// Returns whether an earlier attempt ended with the target, or applied it: what an attempt deletes now was pending or
+/// held before, or a person may have stopped the group since, and is no part of the attempt that the group admitted.
+fn is_later(sync: &ValidSync<'_>, wanted: &Wanted) -> bool {
+    let observed = sync.observed;
     deletion_hold::waits(observed, wanted)
+        || failures_before(sync, wanted) > 0
         || has_applied(&observed.status, &wanted.target, &observed.cluster_id)
 }
 

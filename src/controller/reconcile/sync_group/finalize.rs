@@ -83,8 +83,14 @@ pub(super) async fn finalize(
     }
     // A person may have suspended the group, and a watch may deliver nothing.
     let group = match context.hub.find::<SyncGroup>(&key).await {
-        Ok(Some(current)) if current.metadata.uid == group.metadata.uid => Arc::new(current),
-        Ok(_) => return Ok(Next::OnEvent),
+        Ok(Some(current)) if current.metadata.uid != group.metadata.uid => return Ok(Next::OnEvent),
+        Ok(None) => return Ok(Next::OnEvent),
+        Ok(Some(current)) if current.metadata.deletion_timestamp.is_none() => {
+            // A deletion is never taken back, except with the whole management cluster.
+            tracing::warn!(group = %key, "the management cluster has the group without its deletion: was it set back?");
+            return Ok(Next::Retry(waits::GROUP_DELETION_RETRY));
+        }
+        Ok(Some(current)) => Arc::new(current),
         Err(error) => {
             let message = format!("no Sync is deleted: {}", crate::chain(&error));
             report_waiting(context, group, "AwaitingManagementCluster", message).await?;

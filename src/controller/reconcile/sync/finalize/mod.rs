@@ -63,6 +63,11 @@ pub(super) async fn finalize(
         return Ok(wait);
     }
     let current = match observe::current(context, observed).await {
+        Ok(Some(sync)) if sync.metadata.deletion_timestamp.is_none() => {
+            // A deletion is never taken back, except with the whole management cluster.
+            tracing::warn!(sync = %observed.key, "the management cluster has the Sync without its deletion: was it set back?");
+            return Ok(Next::Retry(waits::PARENT_RETRY));
+        }
         Ok(Some(sync)) => sync,
         Ok(None) => return Ok(Next::OnEvent),
         Err(error) => {
