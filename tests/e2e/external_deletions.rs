@@ -96,8 +96,29 @@ async fn unintended_deletions_on_the_management_cluster_delete_no_objects() -> R
     register(&fleet, &repo).await?;
     let controller = fleet.controller(program(), &[])?;
     with_log(cascade(&fleet, &first).await, &controller)?;
+    with_log(cluster_ends(&fleet).await, &controller)?;
     with_log(namespace_ends(&fleet).await, &controller)?;
     with_log(definition_goes(&fleet, &repo).await, &controller)
+}
+
+/// A Cluster is deleted and waits for a finalizer of somebody else: its Syncs go as those of one that is gone.
+async fn cluster_ends(fleet: &Fleet) -> Result<()> {
+    put_sync(fleet, "alone", json!({})).await?;
+    let (clusters, syncs) = (fleet.api::<Cluster>(), fleet.api::<SyncResource>());
+    let hold = json!({"metadata": {"finalizers": ["example.com/hold"]}});
+    fleet.patch::<Cluster>("m1", hold).await?;
+    clusters.delete("m1", &DeleteParams::default()).await?;
+    syncs.delete("alone", &DeleteParams::default()).await?;
+    until_gone(&syncs, "alone").await?;
+    assert_eq!(
+        values(&fleet.member("m1").await?, "default", &["a"]).await?,
+        present(1)
+    );
+    let release = json!({"metadata": {"finalizers": null}});
+    fleet.patch::<Cluster>("m1", release).await?;
+    until_gone(&clusters, "m1").await?;
+    fleet.add_cluster("m1", &[]).await?;
+    Ok(())
 }
 
 /// `kubectl delete --cascade=foreground`: the garbage collector deletes the Syncs, whose entry has policy `Delete`; the

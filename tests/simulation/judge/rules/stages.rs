@@ -247,7 +247,8 @@ impl StageChange<'_> {
             })
     }
 
-    /// Whether every entry is finished on a cluster. One that failed finishes those that were admitted with it or before.
+    /// Whether every entry is finished on a cluster. One that failed finishes those that were admitted with it or
+    /// before.
     fn is_finished(&self, cluster: &str) -> bool {
         let targets = || {
             self.rollout.revisions.iter().flat_map(|rolled| {

@@ -122,8 +122,16 @@ pub(super) async fn current(
     Ok(found.filter(|sync| sync.metadata.uid == observed.object.metadata.uid))
 }
 
+/// Returns the state of the cluster. Whether its Cluster is there is read from the management cluster: a Cluster that
+/// is being deleted is one that goes, whatever finalizer it waits for, and its objects stay.
 pub(super) async fn target(context: SyncContext<'_>, observed: &SyncSnapshot) -> Target {
     let key = observed.cluster_key();
+    match context.hub.find::<Cluster>(&key).await {
+        Ok(None) => return Target::Gone,
+        Ok(Some(cluster)) if cluster.metadata.deletion_timestamp.is_some() => return Target::Gone,
+        Ok(Some(_)) => {}
+        Err(error) => return Target::Unavailable(crate::chain(&error)),
+    }
     match observed.cluster_state().map(|state| state.reach) {
         Some(Reach::Ready) => Target::Ready,
         Some(Reach::Unprobed) => Target::Unavailable("not probed yet".into()),
@@ -135,11 +143,7 @@ pub(super) async fn target(context: SyncContext<'_>, observed: &SyncSnapshot) ->
             Target::Unavailable("the Cluster cannot be read".into())
         }
         // The cache may lack the Cluster because of an incomplete list.
-        None => match context.hub.find::<Cluster>(&key).await {
-            Ok(None) => Target::Gone,
-            Ok(Some(_)) => Target::Unavailable("the Cluster is not in the cache yet".into()),
-            Err(error) => Target::Unavailable(crate::chain(&error)),
-        },
+        None => Target::Unavailable("the Cluster is not in the cache yet".into()),
     }
 }
 
