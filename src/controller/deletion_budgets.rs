@@ -6,7 +6,6 @@
 
 mod clusters;
 mod scopes;
-mod slots;
 mod unfinished;
 
 use std::collections::{BTreeSet, HashMap};
@@ -14,7 +13,6 @@ use std::sync::{Arc, Mutex as StdMutex, PoisonError};
 
 use jiff::Timestamp;
 use starling_api::{DeletionCount, DeletionGrant, Deletions, SyncGroup, SyncResource, UsedApproval};
-use starling_core::deletion_approval::ENDING;
 use starling_core::deletion_budget::{BudgetClock, BudgetLimits, BudgetScope, DeletionRequest, Excess};
 use starling_core::deletion_grant::{Granted, NewGrant};
 use starling_core::object::{GroupKind, ObjectId};
@@ -157,12 +155,6 @@ impl DeletionBudgets {
             jumps: &jumps,
         };
         let group = group_of(context.objects, &sync);
-        let is_new = !deletions.begin.iter().all(|key| granted.has(key));
-        if let (true, ENDING, Some(group)) = (is_new, deletions.target, &group)
-            && slots::are_used_by_ends(context, group, &sync, clock)
-        {
-            return Err(DeletionRefusal::Stopped(slots::why(group)));
-        }
         if deletions.approved.is_some() {
             if deletions.begin.iter().all(|key| granted.is_approved(key)) {
                 return Ok(());

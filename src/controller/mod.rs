@@ -27,6 +27,7 @@ pub mod ports;
 mod queues;
 mod readiness;
 pub mod reconcile;
+pub mod removal;
 mod restart;
 mod restore_hold;
 pub mod rights;

@@ -25,7 +25,7 @@ pub struct FinalizeInput<'a> {
     pub wanted: bool,
     /// The Cluster of the Sync.
     pub cluster: Target,
-    /// Whether the Cluster is abandoned by annotation.
+    /// Whether a person decided by annotation that the objects stay.
     pub abandoned: bool,
     /// Syncs that depend on this one and are being deleted too. They are finalized first.
     pub dependents: &'a [String],
@@ -80,7 +80,7 @@ pub enum Orphaned {
     Wanted,
     /// The Cluster is gone.
     ClusterGone,
-    /// The Cluster is abandoned.
+    /// A person decided that the objects stay.
     Abandoned,
 }
 
@@ -117,10 +117,12 @@ pub fn finalize(input: &FinalizeInput<'_>) -> Finalize {
     if input.suspended {
         return Finalize::Orphan(Orphaned::Suspended);
     }
-    match &input.cluster {
-        Target::Gone => return Finalize::Orphan(Orphaned::ClusterGone),
-        Target::Unavailable(_) if input.abandoned => return Finalize::Orphan(Orphaned::Abandoned),
-        Target::Ready | Target::Unavailable(_) => {}
+    if input.cluster == Target::Gone {
+        return Finalize::Orphan(Orphaned::ClusterGone);
+    }
+    // A cluster that returned since is no reason to delete what a person decided to leave there.
+    if input.abandoned {
+        return Finalize::Orphan(Orphaned::Abandoned);
     }
     if let Some(why) = &input.stopped {
         return Finalize::Wait(Waiting::Group(why.clone()));
@@ -230,8 +232,11 @@ mod tests {
     #[test]
     fn objects_are_deleted_only_if_everything_allows_it() {
         assert_eq!(finalize(&input()), Finalize::Delete);
-        // An abandoned cluster that is reachable is cleaned up.
-        assert_eq!(decide(|i| i.abandoned = true), Finalize::Delete);
+        // The cluster came back after a person gave it up.
+        assert_eq!(
+            decide(|i| i.abandoned = true),
+            Finalize::Orphan(Orphaned::Abandoned)
+        );
         let orphan = |why| Finalize::Orphan(why);
         assert_eq!(
             decide(|i| i.policy = DeletionPolicy::Orphan),

@@ -16,16 +16,17 @@ use starling_core::apply::{
 use starling_core::deletion_budget::Earlier;
 use starling_core::ids::OwnerLabel;
 use starling_core::inventory::{Inventory, InventoryEntry, Origin};
-use starling_core::object::{GroupKind, ObjectId, RenderedSet};
+use starling_core::object::{DeletionStep, GroupKind, ObjectId, RenderedSet};
 use tokio::time::Instant;
 
 use super::attempt::Attempt;
 use super::batch::Batch;
 use super::budget::{BudgetRequest, Budgets, DeletionRefusal, count};
+use super::containers::{ContainersInUse, LeftBehind};
 use super::definitions::Definitions;
 use super::error::MemberError;
 use super::outcome::{Applied, ApplyOutcome};
-use super::prune::{DeletionTarget, PendingDeletions, Pruned, RemovalMode};
+use super::prune::{DeletionTarget, PendingDeletions, Prunable, Pruned, RemovalMode};
 use super::siblings::Siblings;
 use super::transport::Member;
 use super::wait::Pauses;
@@ -101,7 +102,7 @@ impl Member {
         attempt: &Attempt,
         outcome: &mut ApplyOutcome,
     ) -> Result<(), MemberError> {
-        let before = self.hold_inventory(job.owner, attempt).await?;
+        let mut before = self.hold_inventory(job.owner, attempt).await?;
         outcome.inventory.clone_from(&before);
         outcome.inventory_was_empty = before.is_empty();
         let siblings = siblings_objects(job, &before).await;
@@ -120,6 +121,17 @@ impl Member {
             objects: &pending.asking,
         };
         let begun = pending.begun();
+        let question = LeftBehind {
+            owner: job.owner,
+            desired: job.desired,
+            siblings: &siblings,
+            pending: &pending,
+            confirmation,
+            grace: job.grace,
+        };
+        let in_use = self
+            .keep_before_prune(question, job.siblings, &mut before, attempt)
+            .await?;
         let plan = plan_of(job, &before, &siblings, &begun, confirmation);
         outcome.skipped = plan.skipped.len();
         outcome.prune_blocker.clone_from(&plan.prune_blocker);
@@ -129,13 +141,13 @@ impl Member {
             .extend(plan.kept.iter().map(|(key, by)| owned_by_other(key, by)));
         // Claim before the first write: if the process dies from here on, the next attempt knows which objects may
         // exist on the member.
-        if !plan.claim.claims_the_same(&before) {
+        if !in_use.kept.is_empty() || !plan.claim.claims_the_same(&before) {
             self.write_held(&plan.claim, attempt).await?;
             outcome.inventory.clone_from(&plan.claim);
         }
         // An error that ends the attempt skips the write of the inventory, which would fail too. The claim covers every
         // written object, the records have the UIDs, and the next attempt finds deleted objects gone.
-        self.write_objects(job, &plan, confirmation, attempt, outcome)
+        self.write_objects(job, &plan, confirmation, &in_use, attempt, outcome)
             .await?;
         self.keep_origins(job, attempt, outcome).await;
         let mut claim = plan.claim;
@@ -156,6 +168,7 @@ impl Member {
         job: ApplyJob<'_>,
         plan: &ApplyPlan<'_>,
         confirmation: Confirmation<'_>,
+        in_use: &ContainersInUse,
         attempt: &Attempt,
         outcome: &mut ApplyOutcome,
     ) -> Result<(), MemberError> {
@@ -189,8 +202,23 @@ impl Member {
         if !self.may_prune(job, plan, confirmation, attempt, outcome).await? {
             return Ok(());
         }
-        let steps = plan.prune.len();
-        for (index, (_, entries)) in plan.prune.iter().enumerate() {
+        self.prune_steps(owner, &plan.prune, confirmation, in_use, attempt, outcome)
+            .await
+    }
+
+    /// Deletes what left git, step by step.
+    async fn prune_steps(
+        &self,
+        owner: &OwnerLabel,
+        prune: &[(DeletionStep, Vec<InventoryEntry>)],
+        confirmation: Confirmation<'_>,
+        in_use: &ContainersInUse,
+        attempt: &Attempt,
+        outcome: &mut ApplyOutcome,
+    ) -> Result<(), MemberError> {
+        let steps = prune.len();
+        for (index, (_, entries)) in prune.iter().enumerate() {
+            let entries = self.unused(entries, in_use, attempt, outcome).await?;
             let (asking, others): (Vec<InventoryEntry>, Vec<InventoryEntry>) = entries
                 .iter()
                 .cloned()
@@ -201,9 +229,9 @@ impl Member {
                     .await?;
             }
             if index + 1 < steps {
-                self.await_gone(owner, entries, attempt, outcome).await?;
+                self.await_gone(owner, &entries, attempt, outcome).await?;
             } else {
-                self.await_last(owner, entries, attempt, outcome).await?;
+                self.await_last(owner, &entries, attempt, outcome).await?;
             }
             // These objects may need the later ones to go.
             if !outcome.failures.is_empty() {
@@ -211,6 +239,34 @@ impl Member {
             }
         }
         Ok(())
+    }
+
+    /// Returns the entries without the containers that are in use. Those of objects that were found to stay only now
+    /// are decided by the next attempt.
+    async fn unused(
+        &self,
+        entries: &[InventoryEntry],
+        in_use: &ContainersInUse,
+        attempt: &Attempt,
+        outcome: &mut ApplyOutcome,
+    ) -> Result<Vec<InventoryEntry>, MemberError> {
+        let mut unused = Vec::new();
+        for entry in entries {
+            let mut refusal = in_use.refusal(&entry.key);
+            for key in &outcome.kept_now {
+                if refusal.is_none() && self.contains(&entry.key, key, attempt).await? {
+                    refusal = Some(MemberError::InUse {
+                        object: entry.key.clone(),
+                        why: format!("{key} in it stays"),
+                    });
+                }
+            }
+            match refusal {
+                Some(refusal) => outcome.failures.push((entry.key.clone(), refusal)),
+                None => unused.push(entry.clone()),
+            }
+        }
+        Ok(unused)
     }
 
     /// Finds the objects that left git, and which of them ask for an approval or are being deleted already. The member
@@ -352,8 +408,8 @@ impl Member {
             let mut existing = Vec::new();
             for (entry, result) in finished.results {
                 match result? {
-                    Some(target) => existing.push((entry, target)),
-                    None => gone.push(entry.key.clone()),
+                    Prunable::Target(target) => existing.push((entry, target)),
+                    Prunable::Gone | Prunable::Kept { .. } => gone.push(entry.key.clone()),
                 }
             }
             finished.end.map_or(Ok(()), Err)?;
@@ -372,23 +428,29 @@ impl Member {
     }
 
     /// Takes the origins of objects that were handed over from the inventories of their former owners: the first apply
-    /// of this owner found them there, whoever created them. An inventory that cannot be read leaves them adopted, as
+    /// of this owner found them there, whoever created them. If nobody knows a former owner, because the ledger dropped
+    /// its record since, all Syncs on the member are asked. An inventory that cannot be read leaves them adopted, as
     /// does a line about another object of that name.
     async fn keep_origins(&self, job: ApplyJob<'_>, attempt: &Attempt, outcome: &mut ApplyOutcome) {
         let is_new = |applied: &&mut Applied| applied.origin != Origin::Unknown;
-        let mut known: BTreeMap<&str, Option<Inventory>> = BTreeMap::new();
+        let mut known: BTreeMap<OwnerLabel, Option<Inventory>> = BTreeMap::new();
+        let mut all: Option<BTreeMap<OwnerLabel, Inventory>> = None;
         for applied in outcome.applied.iter_mut().filter(is_new) {
             let mut origins = BTreeSet::new();
             for owner in job.former.get(&applied.key).into_iter().flatten() {
-                if !known.contains_key(owner.as_str()) {
+                if !known.contains_key(owner) {
                     let read = self.read_inventory(owner, attempt.deadline).await;
-                    known.insert(owner.as_str(), read.ok());
+                    known.insert(owner.clone(), read.ok());
                 }
-                let inventory = known.get(owner.as_str()).and_then(Option::as_ref);
-                let listed = inventory.and_then(|inventory| inventory.entry(&applied.key));
-                let listed = listed.map(|entry| entry.listed);
-                let listed = listed.filter(|listed| listed.uid == applied.record.uid);
-                origins.extend(listed.map(|listed| listed.origin == Origin::Created));
+                let inventory = known.get(owner).and_then(Option::as_ref);
+                origins.extend(inventory.and_then(|inventory| origin_in(inventory, applied)));
+            }
+            if origins.is_empty() && applied.origin == Origin::Adopted {
+                if all.is_none() {
+                    all = Some(self.inventories_of(job, attempt).await);
+                }
+                let inventories = all.iter().flatten();
+                origins.extend(inventories.filter_map(|(_, inventory)| origin_in(inventory, applied)));
             }
             // An object that one of them adopted is never deleted.
             match (origins.contains(&false), origins.contains(&true)) {
@@ -397,6 +459,22 @@ impl Member {
                 (false, false) => {}
             }
         }
+    }
+
+    /// Reads the inventories of the other Syncs of this installation; none, if they cannot be read.
+    async fn inventories_of(
+        &self,
+        job: ApplyJob<'_>,
+        attempt: &Attempt,
+    ) -> BTreeMap<OwnerLabel, Inventory> {
+        let owners = job.siblings.owners();
+        if owners.is_empty() {
+            return BTreeMap::new();
+        }
+        let inventories = self.other_inventories(job.owner, attempt).await;
+        let mut inventories = inventories.unwrap_or_default();
+        inventories.retain(|owner, _| owners.contains_key(owner));
+        inventories
     }
 
     /// Writes the inventory of all objects that Starling is known to own now.
@@ -468,6 +546,11 @@ impl Member {
                     outcome.deleting += 1;
                 }
                 Ok(Pruned::Released) => outcome.released.push(key.clone()),
+                Ok(Pruned::Kept) => {
+                    outcome.kept_now.push(key.clone());
+                    outcome.released.push(key.clone());
+                }
+                Ok(Pruned::Asks) => outcome.kept_now.push(key.clone()),
                 Ok(Pruned::Relinquished) => outcome.relinquished.push(key.clone()),
                 // The entry stays until the other Sync has adopted the object. If that never happens, Starling still
                 // owns the object.
@@ -487,6 +570,12 @@ fn not_gone(outcome: &ApplyOutcome) -> Option<PruneBlocker> {
         more => format!(" and {more} more"),
     };
     Some(PruneBlocker::NotGone(format!("{first}{others}")))
+}
+
+/// Returns whether an inventory says that its owner created the object that was applied; `None`: it does not list it.
+fn origin_in(inventory: &Inventory, applied: &Applied) -> Option<bool> {
+    let listed = inventory.entry(&applied.key)?.listed;
+    (listed.uid == applied.record.uid).then_some(listed.origin == Origin::Created)
 }
 
 fn owned_by_other(key: &ObjectId, by: &str) -> (ObjectId, MemberError) {

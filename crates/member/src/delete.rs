@@ -5,10 +5,11 @@
 //! the objects too. After a crash, or if a finalizer blocks an object, the remaining inventory is the starting point of
 //! the next attempt.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use futures::FutureExt as _;
 use starling_core::apply::ApprovedDeletions;
+use starling_core::apply::containers::is_container;
 use starling_core::apply::{Confirmation, HeldDeletions, by_step, is_relinquished};
 use starling_core::ids::OwnerLabel;
 use starling_core::inventory::{Inventory, InventoryEntry};
@@ -18,8 +19,10 @@ use tokio::time::Instant;
 use super::attempt::Attempt;
 use super::batch::Batch;
 use super::budget::{BudgetRequest, Budgets, DeletionRefusal, count};
+use super::containers::{ContainerQuestion, ContainersInUse};
 use super::error::MemberError;
-use super::prune::{Pruned, RemovalMode};
+use super::prune::{PendingDeletions, Pruned, RemovalMode};
+use super::siblings::OtherOwner;
 use super::transport::Member;
 
 /// The objects to delete, and the rules for it.
@@ -29,6 +32,8 @@ pub struct DeleteJob<'a> {
     pub owner: &'a OwnerLabel,
     /// Objects that siblings have applied or are about to apply: they are not deleted.
     pub siblings: &'a BTreeSet<ObjectId>,
+    /// The other Syncs on the member.
+    pub owners: &'a BTreeMap<OwnerLabel, OtherOwner>,
     /// The deletion budgets.
     pub budgets: &'a dyn Budgets,
     /// The kinds that an operator added to those whose deletion requires an approval.
@@ -48,8 +53,10 @@ pub struct DeleteOutcome {
     /// ordered by key.
     pub released: Vec<ObjectId>,
     /// Objects that were given up and not deleted, ordered by key: they were there before Starling, and their deletion
-    /// would require an approval.
+    /// would require an approval, or objects in them stay.
     pub relinquished: Vec<ObjectId>,
+    /// Objects that ask for an approval since a moment ago, ordered by key.
+    pub asking: Vec<ObjectId>,
     /// Objects that are deleted and wait for their finalizers, ordered by key.
     pub terminating: Vec<ObjectId>,
     /// Objects that could not be deleted, ordered by key. One of them does not stop the others of its step.
@@ -69,6 +76,7 @@ impl DeleteOutcome {
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.terminating.is_empty()
+            && self.asking.is_empty()
             && self.failures.is_empty()
             && self.interrupted.is_none()
             && self.held.is_none()
@@ -81,8 +89,10 @@ impl DeleteOutcome {
 enum Removed {
     Gone,
     Released,
+    Kept,
     Relinquished,
     Terminating,
+    Asks,
 }
 
 impl Member {
@@ -97,6 +107,7 @@ impl Member {
         outcome.deleted.sort();
         outcome.released.sort();
         outcome.relinquished.sort();
+        outcome.asking.sort();
         outcome.terminating.sort();
         outcome.failures.sort_by(|a, b| a.0.cmp(&b.0));
         outcome
@@ -108,8 +119,14 @@ impl Member {
         attempt: &Attempt,
         outcome: &mut DeleteOutcome,
     ) -> Result<(), MemberError> {
-        let inventory = self.hold_inventory(job.owner, attempt).await?;
-        let Some(asking) = self.may_delete(job, &inventory, attempt, outcome).await? else {
+        let mut inventory = self.hold_inventory(job.owner, attempt).await?;
+        let entries = inventory.entries();
+        let entries: Vec<InventoryEntry> = entries
+            .filter(|entry| !job.siblings.contains(&entry.key))
+            .collect();
+        let found = self.pending_deletions(job.owner, &entries, attempt).await?;
+        let in_use = self.keep_before_end(job, &mut inventory, &found, attempt).await?;
+        let Some(asking) = self.may_delete(job, &inventory, found, outcome).await? else {
             return Ok(());
         };
         let confirmation = Confirmation {
@@ -117,10 +134,15 @@ impl Member {
             objects: &asking,
         };
         for (_, entries) in by_step(inventory.entries()) {
-            self.delete_step(job, &entries, confirmation, attempt, outcome)
+            // What the steps before have shown counts too.
+            let keys = entries.iter().map(|entry| &entry.key);
+            let entries: Vec<InventoryEntry> = keys.filter_map(|key| inventory.entry(key)).collect();
+            let kept = self
+                .delete_step(job, &entries, confirmation, &in_use, attempt, outcome)
                 .await?;
+            self.keep_containers_of(&mut inventory, &kept, attempt).await?;
             // These objects may need the later ones to go.
-            if !outcome.failures.is_empty() || !outcome.terminating.is_empty() {
+            if !outcome.failures.is_empty() || !outcome.terminating.is_empty() || !outcome.asking.is_empty() {
                 break;
             }
         }
@@ -132,34 +154,57 @@ impl Member {
         self.write_held(&remaining, attempt).await
     }
 
+    /// Finds the containers of objects that stay, and records in the inventory that they are given up: a later attempt
+    /// no longer has the objects in its inventory.
+    async fn keep_before_end(
+        &self,
+        job: DeleteJob<'_>,
+        inventory: &mut Inventory,
+        found: &PendingDeletions,
+        attempt: &Attempt,
+    ) -> Result<ContainersInUse, MemberError> {
+        let confirmation = Confirmation {
+            kinds: job.confirm,
+            objects: &found.asking,
+        };
+        let given_up = found.entries.iter();
+        let given_up = given_up.filter(|entry| is_relinquished(entry, confirmation));
+        let given_up = given_up.map(|entry| entry.key.clone());
+        let staying: BTreeSet<ObjectId> = job.siblings.iter().cloned().chain(given_up).collect();
+        let question = ContainerQuestion {
+            owner: job.owner,
+            inventory,
+            found,
+            staying: &staying,
+            owners: job.owners,
+        };
+        let in_use = self.containers_in_use(question, attempt).await?;
+        for container in &in_use.kept {
+            inventory.adopt(container);
+        }
+        self.write_held(inventory, attempt).await?;
+        Ok(in_use)
+    }
+
     /// Counts the objects against the deletion budgets, unless they are approved. Returns the objects that ask for an
     /// approval; `None`: nothing may be deleted.
     async fn may_delete(
         &self,
         job: DeleteJob<'_>,
         inventory: &Inventory,
-        attempt: &Attempt,
+        mut found: PendingDeletions,
         outcome: &mut DeleteOutcome,
     ) -> Result<Option<BTreeSet<ObjectId>>, MemberError> {
-        let of_kind = Confirmation {
-            kinds: job.confirm,
-            ..Confirmation::default()
-        };
-        let entries = inventory.entries();
-        let entries: Vec<InventoryEntry> = entries
-            .filter(|entry| !job.siblings.contains(&entry.key) && !is_relinquished(entry, of_kind))
-            .collect();
-        let mut found = self.pending_deletions(job.owner, &entries, attempt).await?;
         let asking = std::mem::take(&mut found.asking);
         let confirmation = Confirmation {
             kinds: job.confirm,
             objects: &asking,
         };
-        // Only the member says which objects ask for an approval.
-        let relinquished: BTreeSet<ObjectId> = entries
-            .iter()
+        // Only the member says which objects ask for an approval, and which containers are in use.
+        let relinquished: BTreeSet<ObjectId> = inventory
+            .entries()
             .filter(|entry| is_relinquished(entry, confirmation))
-            .map(|entry| entry.key.clone())
+            .map(|entry| entry.key)
             .collect();
         found.entries.retain(|entry| !relinquished.contains(&entry.key));
         found.begin.retain(|key| !relinquished.contains(key));
@@ -194,16 +239,23 @@ impl Member {
         Ok(None)
     }
 
+    /// Deletes the objects of one step. Returns those that stay.
     async fn delete_step(
         &self,
         job: DeleteJob<'_>,
         entries: &[InventoryEntry],
         confirmation: Confirmation<'_>,
+        in_use: &ContainersInUse,
         attempt: &Attempt,
         outcome: &mut DeleteOutcome,
-    ) -> Result<(), MemberError> {
+    ) -> Result<Vec<ObjectId>, MemberError> {
         let mut batch = Batch::new(self.limits().concurrency);
+        let mut kept = Vec::new();
         for entry in entries {
+            if let Some(refusal) = in_use.refusal(&entry.key) {
+                outcome.failures.push((entry.key.clone(), refusal));
+                continue;
+            }
             let removal = if job.siblings.contains(&entry.key) {
                 RemovalMode::HandOver
             } else if is_relinquished(entry, confirmation) {
@@ -221,12 +273,20 @@ impl Member {
             match result {
                 Ok(Removed::Gone) => outcome.deleted.push(key.clone()),
                 Ok(Removed::Released) => outcome.released.push(key.clone()),
-                Ok(Removed::Relinquished) => outcome.relinquished.push(key.clone()),
+                Ok(Removed::Kept) => {
+                    kept.push(key.clone());
+                    outcome.released.push(key.clone());
+                }
+                Ok(Removed::Relinquished) => {
+                    kept.push(key.clone());
+                    outcome.relinquished.push(key.clone());
+                }
+                Ok(Removed::Asks) => outcome.asking.push(key.clone()),
                 Ok(Removed::Terminating) => outcome.terminating.push(key.clone()),
                 Err(error) => outcome.failures.push((key.clone(), error)),
             }
         }
-        finished.end.map_or(Ok(()), Err)
+        finished.end.map_or(Ok(kept), Err)
     }
 
     /// Deletes one object.
@@ -238,10 +298,31 @@ impl Member {
         attempt: &Attempt,
     ) -> Result<Removed, MemberError> {
         Ok(match self.prune_object(owner, entry, removal, attempt).await? {
-            Pruned::Released | Pruned::HandedOver => Removed::Released,
+            Pruned::Released => Removed::Released,
+            Pruned::Kept | Pruned::HandedOver => Removed::Kept,
+            Pruned::Asks => Removed::Asks,
             Pruned::Relinquished => Removed::Relinquished,
             Pruned::Terminating | Pruned::Deleting => Removed::Terminating,
             Pruned::Deleted => Removed::Gone,
         })
+    }
+
+    /// Records that the containers of objects that stay are given up.
+    async fn keep_containers_of(
+        &self,
+        inventory: &mut Inventory,
+        kept: &[ObjectId],
+        attempt: &Attempt,
+    ) -> Result<(), MemberError> {
+        let containers = inventory.iter().map(|(key, _)| key);
+        let containers: Vec<ObjectId> = containers.filter(|key| is_container(key)).cloned().collect();
+        for container in containers {
+            for key in kept {
+                if self.contains(&container, key, attempt).await? {
+                    inventory.adopt(&container);
+                }
+            }
+        }
+        Ok(())
     }
 }

@@ -148,6 +148,15 @@ pub enum MemberError {
         /// The other owner.
         by: String,
     },
+    /// The deletion of an object would delete objects in it that stay, or that another Sync is deleting by its own
+    /// rules. Nothing was sent.
+    #[error("{object}: not deleted, because {why}")]
+    InUse {
+        /// The object.
+        object: ObjectId,
+        /// What is in it.
+        why: String,
+    },
     /// The member remembers a write that the management cluster does not know, or the management cluster was found to
     /// be set back before. Nothing was sent.
     #[error("{finding}")]

@@ -58,8 +58,8 @@ pub struct ApplyOutcome {
     /// Objects that left the inventory without a delete, because they were gone or Starling does not own the object of
     /// that name. Their records are to be dropped.
     pub released: Vec<ObjectId>,
-    /// Objects that were given up and not deleted, ordered by key: they were there before Starling, and their deletion
-    /// would delete others. Their records are to be dropped.
+    /// Objects that were given up and not deleted, ordered by key: they were there before Starling, or objects in
+    /// them stay, and their deletion would delete others. Their records are to be dropped.
     pub relinquished: Vec<ObjectId>,
     /// Objects that a user took back from deletion, and that were given up, ordered by key. Their records are to be
     /// dropped.
@@ -67,6 +67,9 @@ pub struct ApplyOutcome {
     /// Objects that were handed over to a sibling, ordered by key. They stay in the inventory in case the sibling never
     /// applies them. Their records are to be dropped, so that the sibling can.
     pub handed_over: Vec<ObjectId>,
+    /// Objects that were to be deleted and were found to stay within the attempt: protected, handed over, or to be
+    /// approved since a moment ago.
+    pub(super) kept_now: Vec<ObjectId>,
     /// Objects that could not be applied or deleted, ordered by key. One of them does not stop the others.
     pub failures: Vec<(ObjectId, MemberError)>,
     /// The inventory on the member now, as far as known; empty if it could not be read.

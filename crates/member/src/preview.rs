@@ -25,10 +25,12 @@ use tokio::time::Instant;
 use super::attempt::Attempt;
 use super::batch::Batch;
 use super::call::{Call, JSON, Operation};
+use super::containers::LeftBehind;
 use super::definitions::defined_kinds;
 use super::error::MemberError;
 use super::metadata::Partial;
 use super::paths;
+use super::prune::Prunable;
 use super::recreate::{asking, asks_in_git};
 use super::siblings::Siblings;
 use super::transport::{ApiResponse, Member};
@@ -107,7 +109,7 @@ impl Member {
 
     async fn run_preview(&self, job: PreviewJob<'_>, preview: &mut Preview) -> Result<(), MemberError> {
         let attempt = Attempt::until(job.deadline);
-        let stored = self.read_stored(job.owner, &attempt).await?;
+        let mut stored = self.read_stored(job.owner, &attempt).await?;
         let siblings = job.siblings.objects().await;
         let pending = self
             .left_behind(
@@ -120,6 +122,20 @@ impl Member {
             )
             .await?;
         let begun = pending.begun();
+        let confirmation = Confirmation {
+            kinds: job.confirm,
+            objects: &pending.asking,
+        };
+        let left = LeftBehind {
+            owner: job.owner,
+            desired: job.desired,
+            siblings: &siblings,
+            pending: &pending,
+            confirmation,
+            grace: job.grace,
+        };
+        self.keep_before_prune(left, job.siblings, &mut stored.inventory, &attempt)
+            .await?;
         let (none, nothing, no_owners) = (BTreeMap::new(), BTreeSet::new(), BTreeMap::new());
         let observed = ApplyInput {
             inventory: &stored.inventory,
@@ -132,10 +148,7 @@ impl Member {
                 siblings: &siblings,
                 begun: &begun,
                 earlier: job.earlier,
-                confirmation: Confirmation {
-                    kinds: job.confirm,
-                    objects: &pending.asking,
-                },
+                confirmation,
                 grace: job.grace,
                 approval: job.approval,
             },
@@ -199,7 +212,7 @@ impl Member {
         let mut deleted = BTreeSet::new();
         for (index, result) in finished.results {
             match result {
-                Ok(Some(target)) if !target.terminating => {
+                Ok(Prunable::Target(target)) if !target.terminating => {
                     deleted.insert(index);
                 }
                 Ok(_) => {}

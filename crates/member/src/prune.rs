@@ -43,10 +43,14 @@ pub(super) enum Pruned {
     Deleting,
     /// The object was deleted before, and waits for its finalizers.
     Terminating,
-    /// The object is already gone, is not the object of the entry, or is protected.
+    /// The object is already gone, or is not the object of the entry.
     Released,
-    /// The object was not deleted, because a sibling is about to take it over, or because it asks for an approval.
+    /// The object is protected, or belongs to another owner by now.
+    Kept,
+    /// The object was not deleted, because a sibling is about to take it over.
     HandedOver,
+    /// The object was not deleted, because it asks for an approval since a moment ago.
+    Asks,
     /// The object was given up and not deleted.
     Relinquished,
 }
@@ -66,6 +70,16 @@ enum Answer {
 struct Answered<'a> {
     #[serde(borrow, default)]
     kind: &'a str,
+}
+
+/// The live state of an entry that is to be deleted.
+pub(super) enum Prunable {
+    /// The object would be deleted.
+    Target(DeletionTarget),
+    /// The object is gone, or is not the object of the entry.
+    Gone,
+    /// The object stays: it is protected, or belongs to this owner by now.
+    Kept { owner: Option<OwnerLabel> },
 }
 
 /// The live object of an entry that is to be deleted.
@@ -90,6 +104,8 @@ pub(super) struct PendingDeletions {
     pub(super) begin: Vec<ObjectId>,
     /// Those of them that ask for an approval.
     pub(super) asking: BTreeSet<ObjectId>,
+    /// Objects that stay, with the owner that they belong to by now.
+    pub(super) kept: Vec<(ObjectId, Option<OwnerLabel>)>,
 }
 
 impl PendingDeletions {
@@ -112,8 +128,10 @@ impl Member {
         removal: RemovalMode,
         attempt: &Attempt,
     ) -> Result<Pruned, MemberError> {
-        let Some(target) = self.prunable(owner, entry, attempt).await? else {
-            return Ok(Pruned::Released);
+        let target = match self.prunable(owner, entry, attempt).await? {
+            Prunable::Target(target) => target,
+            Prunable::Gone => return Ok(Pruned::Released),
+            Prunable::Kept { .. } => return Ok(Pruned::Kept),
         };
         match removal {
             RemovalMode::HandOver => Ok(Pruned::HandedOver),
@@ -123,7 +141,7 @@ impl Member {
             RemovalMode::Release => self.release(&entry.key, &target, attempt).await,
             RemovalMode::Delete { .. } if target.terminating => Ok(Pruned::Terminating),
             // The annotation was set in the meantime: the next attempt asks for the approval.
-            RemovalMode::Delete { confirmed: false } if target.asks => Ok(Pruned::HandedOver),
+            RemovalMode::Delete { confirmed: false } if target.asks => Ok(Pruned::Asks),
             RemovalMode::Delete { .. } => {
                 let deleted = self
                     .delete_object(&entry.key, target.path, &target.uid, attempt)
@@ -132,26 +150,25 @@ impl Member {
                     Answer::Gone => Ok(Pruned::Deleted),
                     Answer::NotFound => Ok(Pruned::Released),
                     Answer::Object => Ok(match self.prunable(owner, entry, attempt).await? {
-                        None => Pruned::Deleted,
-                        Some(_) => Pruned::Deleting,
+                        Prunable::Target(_) => Pruned::Deleting,
+                        Prunable::Gone | Prunable::Kept { .. } => Pruned::Deleted,
                     }),
                 }
             }
         }
     }
 
-    /// Checks whether the object of an entry would be deleted. `None`: it is gone, is not the object of the entry, or
-    /// is protected.
+    /// Checks whether the object of an entry would be deleted.
     pub(super) async fn prunable(
         &self,
         owner: &OwnerLabel,
         entry: &InventoryEntry,
         attempt: &Attempt,
-    ) -> Result<Option<DeletionTarget>, MemberError> {
+    ) -> Result<Prunable, MemberError> {
         let key = &entry.key;
         let Some(resource) = self.resource_unversioned(&key.group, &key.kind, attempt).await? else {
             self.check_gone(key, attempt).await?;
-            return Ok(None);
+            return Ok(Prunable::Gone);
         };
         let path = paths::object(&resource, key)?;
         let get = Operation::object("get", key);
@@ -184,7 +201,7 @@ impl Member {
             .unwrap_or_default();
         let live = live.as_ref().map(|object| object.metadata.live());
         Ok(match prune_verdict(entry, live, owner) {
-            PruneVerdict::Delete { uid } => Some(DeletionTarget {
+            PruneVerdict::Delete { uid } => Prunable::Target(DeletionTarget {
                 path,
                 api_version: resource.group_version.into_owned(),
                 uid,
@@ -192,7 +209,11 @@ impl Member {
                 asks,
                 finalizers,
             }),
-            PruneVerdict::Gone | PruneVerdict::Foreign | PruneVerdict::Protected => None,
+            PruneVerdict::Gone | PruneVerdict::Foreign => Prunable::Gone,
+            PruneVerdict::Protected => Prunable::Kept { owner: None },
+            PruneVerdict::HandedOver => Prunable::Kept {
+                owner: live.and_then(|live| live.owner).map(OwnerLabel::new),
+            },
         })
     }
 
@@ -214,8 +235,12 @@ impl Member {
         let mut deletions = PendingDeletions::default();
         for (entry, found) in finished.results {
             let (terminating, asks) = match found {
-                Ok(None) => continue,
-                Ok(Some(target)) => (target.terminating, target.asks),
+                Ok(Prunable::Gone) => continue,
+                Ok(Prunable::Kept { owner }) => {
+                    deletions.kept.push((entry.key.clone(), owner));
+                    continue;
+                }
+                Ok(Prunable::Target(target)) => (target.terminating, target.asks),
                 Err(_) => (false, false),
             };
             if !terminating {

@@ -30,7 +30,7 @@ use super::revision::ResolvedRevision;
 use super::workspace::Workspace;
 use crate::controller::credentials::Credentials;
 use crate::controller::manifests::Rendered;
-use starling_member::{Member, Network, PreviewJob, Siblings};
+use starling_member::{Member, Network, OtherOwner, PreviewJob, Siblings};
 
 /// An entry that is built for a cluster.
 struct Part<'a> {
@@ -354,6 +354,11 @@ impl Siblings for Others {
     // Only an apply asks. The preview of one has its own list.
     fn has_given_up(&self, _owner: &str) -> bool {
         false
+    }
+
+    // Only the names of Syncs that are being deleted would differ.
+    fn owners(&self) -> BTreeMap<OwnerLabel, OtherOwner> {
+        BTreeMap::new()
     }
 }
 

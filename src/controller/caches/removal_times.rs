@@ -8,8 +8,11 @@ use starling_core::ids::Uid;
 
 use crate::controller::keyed::{Keyed, per_object};
 use crate::controller::object_key::ObjectKey;
+use crate::controller::removal::removed_at;
 
 /// The times at which the removals of the Syncs of each group began, by the UID of the Sync.
+///
+/// A Sync whose deletion no plan decided is not being removed yet: see [`removal`](crate::controller::removal).
 ///
 /// The deletion timestamp of a Sync is a time of the API server. Compared with the clock of this process, it makes each
 /// removal too late at once where that clock is ahead by `progressDeadline`, and never where it is behind. So a removal
@@ -21,7 +24,7 @@ pub struct RemovalTimes(Keyed<BTreeMap<Uid, Timestamp>>);
 per_object!(RemovalTimes, 0);
 
 impl RemovalTimes {
-    /// Adds the Syncs of a group that are being deleted, and forgets the others.
+    /// Adds the Syncs of a group that are being removed, and forgets the others.
     pub fn observe<'a>(
         &self,
         group: &ObjectKey,
@@ -31,7 +34,7 @@ impl RemovalTimes {
         let mut all = self.0.lock();
         let before = all.get(group);
         let since = |sync: &SyncResource| {
-            let deleted_at = deleted_at(sync)?;
+            let deleted_at = removed_at(sync)?;
             let uid = Uid::new(sync.metadata.uid.as_ref()?);
             let since = match before {
                 None => deleted_at.min(now),
@@ -47,7 +50,7 @@ impl RemovalTimes {
     /// has seen yet began now.
     #[must_use]
     pub fn since(&self, group: &ObjectKey, sync: &SyncResource, now: Timestamp) -> Option<Timestamp> {
-        let deleted_at = deleted_at(sync)?;
+        let deleted_at = removed_at(sync)?;
         let all = self.0.lock();
         let Some(known) = all.get(group) else {
             return Some(deleted_at.min(now));
@@ -61,13 +64,10 @@ impl RemovalTimes {
     }
 }
 
-fn deleted_at(sync: &SyncResource) -> Option<Timestamp> {
-    sync.metadata.deletion_timestamp.as_ref().map(|time| time.0)
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+    use starling_api::REMOVAL;
 
     use super::*;
 
@@ -79,7 +79,8 @@ mod tests {
     fn sync(uid: &str, deleted_at: Option<i64>) -> SyncResource {
         let deleted_at = deleted_at.map(|at| t(at).to_string());
         let metadata =
-            json!({"name": uid, "namespace": "fleet", "uid": uid, "deletionTimestamp": deleted_at});
+            json!({"name": uid, "namespace": "fleet", "uid": uid, "deletionTimestamp": deleted_at,
+                "annotations": deleted_at.map(|at| json!({REMOVAL: at}))});
         let spec = json!({"clusterRef": {"name": "edge"}, "sourceRef": {"name": "web"}});
         let object = json!({"apiVersion": "starling.dev/v1alpha1", "kind": "Sync", "metadata": metadata, "spec": spec});
         serde_json::from_value(object).unwrap()

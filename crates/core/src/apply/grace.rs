@@ -85,7 +85,9 @@ impl Grace<'_> {
         entries
     }
 
-    fn is_undeleted(&self, left_at: Option<Timestamp>) -> bool {
+    /// Reports whether a user took back an object that left the render then.
+    #[must_use]
+    pub fn is_undeleted(&self, left_at: Option<Timestamp>) -> bool {
         left_at.is_some_and(|left| self.undeleted.is_some_and(|until| left <= until))
     }
 

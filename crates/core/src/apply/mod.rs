@@ -7,6 +7,7 @@
 mod approved;
 pub mod budget;
 mod claim;
+pub mod containers;
 pub mod grace;
 mod prune;
 mod recorded;

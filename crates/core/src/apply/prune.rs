@@ -6,6 +6,7 @@ use starling_api::SYSTEM_NAMESPACE;
 
 use super::approved::ApprovedDeletions;
 use super::budget::Confirmation;
+use super::containers::may_contain;
 use super::grace::Grace;
 use super::{Options, PruneBlocker, budget};
 use crate::deletion_budget::Earlier;
@@ -57,9 +58,10 @@ pub enum PruneVerdict {
     },
     /// The object does not exist: drop the entry.
     Gone,
-    /// The object of that name is another one than that of the entry, or belongs to another Sync: drop the entry and
-    /// leave the object alone.
+    /// The object of that name is another one than that of the entry: drop the entry and leave the object alone.
     Foreign,
+    /// The object belongs to another owner by now: drop the entry and leave the object alone.
+    HandedOver,
     /// The object is to be kept: drop the entry and leave the object alone.
     Protected,
 }
@@ -79,7 +81,9 @@ pub fn prune_verdict(entry: &InventoryEntry, live: Option<Live<'_>>, owner: &Own
     } else {
         live.uid == entry.listed.uid
     };
-    if !ours || handed_over || live.uid.is_empty() {
+    if handed_over {
+        PruneVerdict::HandedOver
+    } else if !ours || live.uid.is_empty() {
         PruneVerdict::Foreign
     } else if live.prune_disabled {
         PruneVerdict::Protected
@@ -206,6 +210,7 @@ pub(super) fn plan_prune(
         pending,
         due,
     } = guard.grace.split(to_delete, inventory);
+    let (pending, due) = wait_for_contents(pending, due);
     let mut pruning = Pruning {
         handed_over,
         relinquished,
@@ -229,6 +234,20 @@ pub(super) fn plan_prune(
         None => pruning.prune = by_step(begun.into_iter().chain(due)),
     }
     pruning
+}
+
+/// Moves containers of objects whose grace has not ended from those that are due to those that are pending: their
+/// deletion would end the grace of what is in them.
+fn wait_for_contents(
+    mut pending: Vec<InventoryEntry>,
+    due: Vec<InventoryEntry>,
+) -> (Vec<InventoryEntry>, Vec<InventoryEntry>) {
+    let (waiting, due): (Vec<InventoryEntry>, Vec<InventoryEntry>) = due.into_iter().partition(|entry| {
+        let mut contents = pending.iter();
+        contents.any(|content| may_contain(&entry.key, &content.key))
+    });
+    pending.extend(waiting);
+    (pending, due)
 }
 
 /// Returns the entries by step, in the order in which they are deleted.

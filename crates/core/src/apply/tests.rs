@@ -641,13 +641,13 @@ fn verdicts() {
         ("", None, PruneVerdict::Gone),
         ("u", live("u", Some("me"), true), delete("u")),
         ("u", live("u", None, false), delete("u")),
-        ("u", live("u", Some("other"), true), PruneVerdict::Foreign),
+        ("u", live("u", Some("other"), true), PruneVerdict::HandedOver),
         ("u", live("v", Some("me"), true), PruneVerdict::Foreign),
         ("u", live("", Some("me"), true), PruneVerdict::Foreign),
         ("", live("v", Some("me"), true), delete("v")),
         ("", live("v", Some("me"), false), PruneVerdict::Foreign),
         ("", live("v", None, true), PruneVerdict::Foreign),
-        ("", live("v", Some("other"), true), PruneVerdict::Foreign),
+        ("", live("v", Some("other"), true), PruneVerdict::HandedOver),
         ("", live("", Some("me"), true), PruneVerdict::Foreign),
     ];
     for (uid, live, expected) in cases {
@@ -673,7 +673,7 @@ fn a_protected_object_is_released_and_not_deleted() {
     let verdict = |live| prune_verdict(&entry(3, "u"), live, &OwnerLabel::new("me"));
     assert_eq!(verdict(live("u", "me")), PruneVerdict::Protected);
     assert_eq!(verdict(live("v", "me")), PruneVerdict::Foreign);
-    assert_eq!(verdict(live("u", "other")), PruneVerdict::Foreign);
+    assert_eq!(verdict(live("u", "other")), PruneVerdict::HandedOver);
 }
 
 /// Guards against a second approval, and a grace, of what is being deleted already.

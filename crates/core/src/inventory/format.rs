@@ -98,6 +98,14 @@ pub fn shard_name(owner: &OwnerLabel, index: usize) -> String {
     }
 }
 
+/// Returns the owner of the inventory that a ConfigMap is a part of, by its name; `None`: it is no inventory.
+#[must_use]
+pub fn owner_of(name: &str) -> Option<OwnerLabel> {
+    let rest = name.strip_prefix(INVENTORY_PREFIX)?;
+    let owner = rest.split_once('-').map_or(rest, |(owner, _)| owner);
+    Some(OwnerLabel::new(owner))
+}
+
 /// Returns the name of the ConfigMap with the number of the last removal of an inventory of an installation. With the
 /// inventory, the number in it is gone.
 #[must_use]
@@ -443,6 +451,13 @@ mod tests {
     fn shard_names() {
         assert_eq!(shard_name(&OwnerLabel::new("0f"), 0), "starling-inventory-0f");
         assert_eq!(shard_name(&OwnerLabel::new("0f"), 2), "starling-inventory-0f-2");
+        for (name, expected) in [
+            ("starling-inventory-0f", Some("0f")),
+            ("starling-inventory-0f-2", Some("0f")),
+            ("starling-hub-3b196fd4907bedf5", None),
+        ] {
+            assert_eq!(owner_of(name), expected.map(OwnerLabel::new), "{name}");
+        }
         assert_eq!(
             removals_name(&InstallationId::new("a")),
             "starling-hub-3b196fd4907bedf5"

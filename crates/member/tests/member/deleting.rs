@@ -6,23 +6,11 @@ use http::Method;
 use kube::api::{Api, DeleteParams, PostParams};
 use serde_json::json;
 use starling_core::object::ObjectId;
-use starling_member::{DeleteJob, DeleteOutcome, MemberError, NoBudgets};
+use starling_member::MemberError;
 
 use starling_testkit::{Fault, FaultProxy, Match, Stage};
 
-use crate::world::{World, connect_to, soon};
-
-async fn delete(world: &World, siblings: &BTreeSet<ObjectId>) -> DeleteOutcome {
-    let job = DeleteJob {
-        owner: &world.owner,
-        siblings,
-        budgets: &NoBudgets,
-        confirm: &Default::default(),
-        approval: Default::default(),
-        deadline: soon(),
-    };
-    world.member.delete(job).await
-}
+use crate::world::{World, connect_to};
 
 fn names(keys: &[ObjectId]) -> Vec<&str> {
     keys.iter().map(|key| key.name.as_str()).collect()
@@ -54,7 +42,7 @@ async fn objects_are_deleted_in_reverse_order_and_the_inventory_last() {
     world.apply_ok(&objects).await;
     let proxy = FaultProxy::start(world.plane()).await.unwrap();
     world.member = connect_to(&proxy);
-    let outcome = delete(&world, &BTreeSet::new()).await;
+    let outcome = world.delete(&BTreeSet::new()).await;
     // Without a controller manager, a namespace never finishes its deletion.
     assert_eq!(names(&outcome.terminating), [own.as_str()], "{outcome:?}");
     assert_eq!(names(&outcome.deleted), ["a", &own, &own]);
@@ -95,7 +83,7 @@ async fn objects_that_must_not_be_deleted_are_released() {
     world.create_map("replaced", &json!({})).await;
     world.delete_map("gone").await;
     world.create_map("theirs", &json!({})).await;
-    let outcome = delete(&world, &[world.map_key("taken")].into()).await;
+    let outcome = world.delete(&[world.map_key("taken")].into()).await;
     assert!(outcome.is_complete(), "{outcome:?}");
     assert_eq!(names(&outcome.deleted), ["goes"]);
     assert_eq!(
@@ -138,7 +126,7 @@ async fn an_object_that_is_replaced_at_the_last_moment_is_not_deleted() {
         let failures = if second_pass {
             world.apply(&objects[..1]).await.failures
         } else {
-            delete(&world, &BTreeSet::new()).await.failures
+            world.delete(&BTreeSet::new()).await.failures
         };
         assert_eq!(replaced.fired(), 1);
         assert!(
@@ -150,7 +138,7 @@ async fn an_object_that_is_replaced_at_the_last_moment_is_not_deleted() {
         if second_pass {
             assert_eq!(world.apply_ok(&objects[..1]).await, ["released b"]);
         } else {
-            let outcome = delete(&world, &BTreeSet::new()).await;
+            let outcome = world.delete(&BTreeSet::new()).await;
             assert_eq!(
                 (names(&outcome.released), outcome.is_complete()),
                 (vec!["b"], true)
@@ -190,14 +178,14 @@ async fn an_interrupted_deletion_is_continued() {
         let proxy = FaultProxy::start(world.plane()).await.unwrap();
         world.member = connect_to(&proxy);
         let cut = proxy.on(matching, fault);
-        let first = delete(&world, &BTreeSet::new()).await;
+        let first = world.delete(&BTreeSet::new()).await;
         assert_eq!(cut.fired(), 1, "case {number}");
         assert!(
             matches!(first.interrupted, Some(MemberError::Unreachable { .. })),
             "case {number}: {first:?}"
         );
         world.restarted();
-        let second = delete(&world, &BTreeSet::new()).await;
+        let second = world.delete(&BTreeSet::new()).await;
         assert!(second.is_complete(), "case {number}: {second:?}");
         assert!(!has_inventory(&world).await, "case {number}");
         let remaining: Vec<_> = world.maps().list(&Default::default()).await.unwrap().items;

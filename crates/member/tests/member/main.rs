@@ -5,6 +5,7 @@
 
 mod applying;
 mod connecting;
+mod containers;
 mod deleting;
 mod drift;
 mod expired_lists;

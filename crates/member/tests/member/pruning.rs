@@ -16,7 +16,7 @@ use starling_api::OWNER_LABEL;
 use starling_core::apply::{ApprovedDigests, Grace, PruneBlocker};
 use starling_core::inventory::{InventoryEntry, Origin};
 use starling_core::object::{ObjectId, RenderedObject};
-use starling_member::{DeleteJob, MemberError, NoBudgets};
+use starling_member::MemberError;
 use starling_testkit::{Fault, FaultProxy, Match, wait};
 
 use crate::ordering::{definition, instance};
@@ -199,15 +199,7 @@ async fn a_namespace_that_was_there_before_is_relinquished_of_and_not_deleted() 
             Some(world.owner.as_str())
         );
         if deleted_with_its_sync {
-            let job = DeleteJob {
-                owner: &world.owner,
-                siblings: &BTreeSet::new(),
-                budgets: &NoBudgets,
-                confirm: &Default::default(),
-                approval: Default::default(),
-                deadline: soon(),
-            };
-            let outcome = world.member.delete(job).await;
+            let outcome = world.delete(&BTreeSet::new()).await;
             assert!(outcome.is_complete(), "{outcome:?}");
             assert_eq!(
                 (outcome.deleted, outcome.relinquished),
@@ -310,15 +302,7 @@ async fn an_adopted_object_that_asks_for_an_approval_is_relinquished_of() {
         );
         world.apply_ok(&[a.clone(), theirs.clone()]).await;
         if deleted_with_its_sync {
-            let job = DeleteJob {
-                owner: &world.owner,
-                siblings: &BTreeSet::new(),
-                budgets: &NoBudgets,
-                confirm: &Default::default(),
-                approval: Default::default(),
-                deadline: soon(),
-            };
-            let outcome = world.member.delete(job).await;
+            let outcome = world.delete(&BTreeSet::new()).await;
             assert!(outcome.is_complete(), "{outcome:?}");
             assert_eq!(outcome.relinquished, [theirs.key]);
         } else {
@@ -620,15 +604,7 @@ async fn what_an_object_needs_to_go_is_deleted_after_it_with_the_sync() {
     let mut world = World::new("delete-order").await;
     let operated = Operated::apply(&mut world, "deleteorder.example.test").await;
     let delete = async || {
-        let job = DeleteJob {
-            owner: &world.owner,
-            siblings: &BTreeSet::new(),
-            budgets: &NoBudgets,
-            confirm: &Default::default(),
-            approval: Default::default(),
-            deadline: soon(),
-        };
-        world.member.delete(job).await
+        world.delete(&BTreeSet::new()).await
     };
     for _ in 0..2 {
         let outcome = delete().await;
@@ -654,15 +630,7 @@ async fn what_fails_to_go_stops_what_comes_after_it() {
     world.member = connect_to(&proxy);
     let refusal = Match::method(Method::DELETE).path_ends_with("/gizmos/one");
     let _refused = proxy.on(refusal, Fault::status(StatusCode::INTERNAL_SERVER_ERROR));
-    let job = DeleteJob {
-        owner: &world.owner,
-        siblings: &BTreeSet::new(),
-        budgets: &NoBudgets,
-        confirm: &Default::default(),
-        approval: Default::default(),
-        deadline: soon(),
-    };
-    let outcome = world.member.delete(job).await;
+    let outcome = world.delete(&BTreeSet::new()).await;
     assert!(
         !outcome.is_complete() && outcome.deleted.is_empty(),
         "{outcome:?}"
@@ -784,15 +752,7 @@ async fn the_end_of_a_sync_waits_for_objects_that_a_prune_left_terminating() {
         .await;
     world.apply(&objects[..1]).await;
     let delete = async || {
-        let job = DeleteJob {
-            owner: &world.owner,
-            siblings: &BTreeSet::new(),
-            budgets: &NoBudgets,
-            confirm: &Default::default(),
-            approval: Default::default(),
-            deadline: soon(),
-        };
-        world.member.delete(job).await
+        world.delete(&BTreeSet::new()).await
     };
     let outcome = delete().await;
     assert!(!outcome.is_complete(), "{outcome:?}");

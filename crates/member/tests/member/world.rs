@@ -5,6 +5,8 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
 use kube::api::{Api, DeleteParams, ObjectMeta, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
@@ -12,13 +14,14 @@ use sha2::{Digest, Sha256};
 use starling_api::OWNER_LABEL;
 use starling_controlplane::{Assets, ControlPlane, ControlPlanes, Options};
 use starling_core::apply::{ApprovedDeletions, ApprovedDigests};
-use starling_core::apply::{Grace, Record};
+use starling_core::apply::{Grace, Record, SiblingObjects};
 use starling_core::ids::OwnerLabel;
 use starling_core::ignore::IgnoreRules;
 use starling_core::inventory::Inventory;
 use starling_core::object::{Directives, GroupKind, ObjectId, Phase, RenderedObject, RenderedSet};
 use starling_member::{
-    ApplyJob, ApplyOutcome, Change, DriftReport, Member, MemberConfig, MemberLimits, NoBudgets, NoSiblings,
+    ApplyJob, ApplyOutcome, Change, DeleteJob, DeleteOutcome, DriftReport, Member, MemberConfig, MemberLimits,
+    NoBudgets, OtherOwner, Siblings,
 };
 use starling_testkit::FaultProxy;
 use tokio::sync::Mutex;
@@ -42,6 +45,24 @@ async fn server() -> Arc<ControlPlanes> {
     started
 }
 
+/// Other Syncs that render nothing of this one.
+#[derive(Debug)]
+struct Neighbours<'a>(&'a BTreeMap<OwnerLabel, OtherOwner>);
+
+impl Siblings for Neighbours<'_> {
+    fn objects(&self) -> BoxFuture<'_, SiblingObjects> {
+        async { SiblingObjects::nothing() }.boxed()
+    }
+
+    fn has_given_up(&self, _owner: &str) -> bool {
+        false
+    }
+
+    fn owners(&self) -> BTreeMap<OwnerLabel, OtherOwner> {
+        self.0.clone()
+    }
+}
+
 /// The state of one Sync, and a client (`kube`) of another user.
 pub(crate) struct World {
     servers: Arc<ControlPlanes>,
@@ -54,6 +75,8 @@ pub(crate) struct World {
     pub(crate) drifted: BTreeSet<ObjectId>,
     pub(crate) former: BTreeMap<ObjectId, BTreeSet<OwnerLabel>>,
     pub(crate) kept: BTreeMap<ObjectId, String>,
+    /// The other Syncs on the member.
+    pub(crate) owners: BTreeMap<OwnerLabel, OtherOwner>,
     /// A reconcile of the Sync was requested.
     pub(crate) compare: bool,
     /// `ignore` of the Sync.
@@ -91,6 +114,7 @@ impl World {
             drifted: BTreeSet::new(),
             kept: BTreeMap::new(),
             former: BTreeMap::new(),
+            owners: BTreeMap::new(),
             compare: false,
             ignore: IgnoreRules::default(),
             timeout: Duration::from_secs(60),
@@ -197,7 +221,7 @@ impl World {
             allow_empty: self.allow_empty,
             conflicts_override: self.conflicts_override,
             recreate: self.recreate,
-            siblings: &NoSiblings,
+            siblings: &Neighbours(&self.owners),
             earlier: Default::default(),
             budgets: &NoBudgets,
             confirm: &self.confirm,
@@ -218,6 +242,20 @@ impl World {
             self.records.remove(key);
         }
         outcome
+    }
+
+    /// Deletes all objects of the owner; `siblings` render these.
+    pub(crate) async fn delete(&self, siblings: &BTreeSet<ObjectId>) -> DeleteOutcome {
+        let job = DeleteJob {
+            owner: &self.owner,
+            siblings,
+            owners: &self.owners,
+            budgets: &NoBudgets,
+            confirm: &self.confirm,
+            approval: Default::default(),
+            deadline: soon(),
+        };
+        self.member.delete(job).await
     }
 
     /// Applies a render that must succeed, and returns the changes, such as `created a`, ordered by key.

@@ -185,6 +185,7 @@ async fn a_member_that_remembers_more_is_not_written() {
         .delete(DeleteJob {
             owner: &world.owner,
             siblings: &BTreeSet::new(),
+            owners: &Default::default(),
             budgets: &NoBudgets,
             confirm: &Default::default(),
             approval: Default::default(),
@@ -218,6 +219,7 @@ async fn a_sync_that_was_removed_is_not_applied_again() {
         .delete(DeleteJob {
             owner: &world.owner,
             siblings: &BTreeSet::new(),
+            owners: &Default::default(),
             budgets: &NoBudgets,
             confirm: &Default::default(),
             approval: Default::default(),
@@ -260,6 +262,7 @@ async fn delete(world: &World, owner: &OwnerLabel) -> DeleteOutcome {
     let job = DeleteJob {
         owner,
         siblings: &BTreeSet::new(),
+        owners: &Default::default(),
         budgets: &NoBudgets,
         confirm: &Default::default(),
         approval: Default::default(),

@@ -21,7 +21,7 @@ use starling_core::preview::{ClusterPreview, ObjectChange, PreviewChange};
 use starling_core::restore::{KnownWrites, WriteNumber};
 use starling_core::revision::Revision;
 use starling_core::target::{self, Owner};
-use starling_member::{Member, MemberError, PreviewJob, Siblings};
+use starling_member::{Member, MemberError, OtherOwner, PreviewJob, Siblings};
 use tokio::time::Instant;
 
 use super::{Restored, ToolOptions, Workspace, dry_run};
@@ -433,5 +433,10 @@ impl Siblings for OtherSyncs {
     // Only an apply asks. The preview of one has its own list.
     fn has_given_up(&self, _owner: &str) -> bool {
         false
+    }
+
+    // Only the names of Syncs that are being deleted would differ.
+    fn owners(&self) -> BTreeMap<OwnerLabel, OtherOwner> {
+        BTreeMap::new()
     }
 }

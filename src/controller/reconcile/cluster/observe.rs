@@ -252,6 +252,7 @@ fn reason(error: &MemberError) -> &'static str {
         | MemberError::Terminating { .. }
         | MemberError::NotEstablished { .. }
         | MemberError::OwnedByOther { .. }
+        | MemberError::InUse { .. }
         | MemberError::Account { .. }
         | MemberError::Inventory { .. }
         | MemberError::SetBack { .. }

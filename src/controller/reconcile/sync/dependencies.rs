@@ -1,5 +1,7 @@
 //! Observes whether the dependencies of a Sync are done, from the caches alone.
 
+use std::collections::BTreeSet;
+
 use kube::ResourceExt;
 use starling_api::conditions::{self, READY};
 use starling_api::{RELEASE, SyncResource};
@@ -92,6 +94,25 @@ pub(in super::super) fn depends_on(sync: &SyncResource) -> Vec<String> {
 fn named(sync: &SyncResource) -> Vec<&str> {
     let names = sync.spec.template.depends_on.iter().map(|on| on.name.as_str());
     names.filter(|name| !name.is_empty()).collect()
+}
+
+/// Reports whether a Sync depends on another one of its namespace, also by way of others.
+pub(super) fn depends(context: SyncContext<'_>, key: &ObjectKey, on: &str) -> bool {
+    let (mut seen, mut todo) = (BTreeSet::new(), vec![key.name.clone()]);
+    while let Some(name) = todo.pop() {
+        let Some(sync) = context.objects.syncs.get(&ObjectKey::new(&key.namespace, &name)) else {
+            continue;
+        };
+        for next in depends_on(&sync) {
+            if next == on {
+                return true;
+            }
+            if seen.insert(next.clone()) {
+                todo.push(next);
+            }
+        }
+    }
+    false
 }
 
 fn cycle(context: SyncContext<'_>, key: &ObjectKey) -> Option<Vec<String>> {

@@ -1,11 +1,14 @@
 //! The owners of objects on a member: its other Syncs, and the labels that Syncs left behind.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use kube::ResourceExt as _;
-use starling_api::SyncGroup;
+use starling_api::{DeletionPolicy, SyncGroup};
+use starling_core::ids::OwnerLabel;
 use starling_core::target::{self, Owner};
+use starling_member::OtherOwner;
 
+use super::dependencies;
 use super::observe::{SyncSnapshot, observe};
 use crate::controller::context::SyncContext;
 use crate::controller::object_key::ObjectKey;
@@ -25,6 +28,44 @@ pub(super) fn others(context: SyncContext<'_>, observed: &SyncSnapshot) -> Vec<S
         // entry, or a cluster that moves to another group, finds its own objects.
         .filter(|other| !other.leaves())
         .collect()
+}
+
+/// Returns all other Syncs on the member, also those that are being deleted or leave their groups, by their owner labels.
+pub(super) fn all(
+    context: SyncContext<'_>,
+    observed: &SyncSnapshot,
+) -> BTreeMap<OwnerLabel, OtherOwner> {
+    clusters_of(context, observed)
+        .iter()
+        .flat_map(|cluster| context.objects.syncs.indexed(cluster))
+        .map(|sync| ObjectKey::of(&*sync))
+        .filter(|key| *key != observed.key)
+        .filter_map(|key| observe(context, &key))
+        .filter(|other| other.cluster_id == observed.cluster_id)
+        .map(|other| {
+            let goes = goes(context, observed, &other);
+            let name = format!("Sync {}", other.key);
+            (other.owner, OtherOwner { name, goes })
+        })
+        .collect()
+}
+
+/// Returns whether a Sync deletes its objects, or will, before this one has to be done. A Sync that this one depends on
+/// waits for this one.
+fn goes(context: SyncContext<'_>, observed: &SyncSnapshot, other: &SyncSnapshot) -> bool {
+    let object = &other.object;
+    let is_deleted = object.metadata.deletion_timestamp.is_some();
+    if !is_deleted && !other.leaves() {
+        return false;
+    }
+    let template = &object.spec.template;
+    let group = other.group.as_ref();
+    let group = group.filter(|group| group.metadata.deletion_timestamp.is_some());
+    let policy = group.map_or(template.deletion_policy, |group| group.spec.deletion_policy);
+    policy == DeletionPolicy::Delete
+        && !template.suspend
+        && !(observed.key.namespace == other.key.namespace
+            && dependencies::depends(context, &observed.key, &other.key.name))
 }
 
 /// Returns the Clusters that connect to the member.

@@ -36,6 +36,7 @@ pub(super) fn reason(error: &MemberError) -> &'static str {
         MemberError::NotGone { .. } | MemberError::Terminating { .. } => "NotGone",
         MemberError::NotEstablished { .. } => "DefinitionNotEstablished",
         MemberError::OwnedByOther { .. } => "OwnedByOther",
+        MemberError::InUse { .. } => "InUse",
         MemberError::UnknownKind { .. } | MemberError::NotServed { .. } => "UnknownKind",
         MemberError::Address { .. } => "InvalidObject",
         MemberError::Account { .. } => "InvalidParameters",

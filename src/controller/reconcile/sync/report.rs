@@ -170,8 +170,9 @@ pub(super) async fn relinquished(context: SyncContext<'_>, observed: &SyncSnapsh
     let names: Vec<String> = objects.iter().map(ToString::to_string).collect();
     let names = names.join(", ");
     tracing::warn!(sync = %observed.key, %cluster, objects = %names, "objects no longer managed");
-    let note =
-        format!("not deleted on cluster {cluster}, because they existed before the first apply: {names}");
+    let note = format!(
+        "not deleted on cluster {cluster}, because they existed before the first apply, or objects in them stay: {names}"
+    );
     context
         .events
         .warning(&*observed.object, "ObjectsRelinquished", note)

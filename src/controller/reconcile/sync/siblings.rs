@@ -11,7 +11,7 @@
 //! is not ready, a timeout) stops the deletion until it can.
 
 use std::borrow::Cow;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use futures::FutureExt;
@@ -33,7 +33,7 @@ use super::resolve::resolve;
 use crate::controller::context::SyncContext;
 use crate::controller::object_key::ObjectKey;
 use starling_core::ids::OwnerLabel;
-use starling_member::Siblings;
+use starling_member::{OtherOwner, Siblings};
 
 /// The siblings of one Sync.
 pub(super) struct SiblingsOf<'a> {
@@ -107,6 +107,10 @@ impl Siblings for SiblingsOf<'_> {
 
     fn has_given_up(&self, owner: &str) -> bool {
         owners::has_given_up(self.context, self.observed, owner)
+    }
+
+    fn owners(&self) -> BTreeMap<OwnerLabel, OtherOwner> {
+        owners::all(self.context, self.observed)
     }
 }
 

@@ -32,6 +32,7 @@ use crate::controller::context::GroupContext;
 use crate::controller::deletion_budgets::BudgetContext;
 use crate::controller::hub::HubError;
 use crate::controller::object_key::ObjectKey;
+use crate::controller::removal::is_decided;
 use crate::controller::waits;
 
 /// The clusters that are about to leave.
@@ -241,7 +242,7 @@ fn deselected(group: &Group, clock: BudgetClock<'_>) -> Deselection {
     let previous = group
         .syncs
         .iter()
-        .filter(|(.., sync)| sync.metadata.deletion_timestamp.is_none())
+        .filter(|(.., sync)| !is_decided(sync))
         .map(|(cluster, ..)| cluster.into())
         .collect();
     let selected = group.clusters.keys().cloned().collect();
@@ -275,7 +276,7 @@ pub(super) fn leaving(
     syncs
         .filter_map(|(cluster, entry, sync)| {
             let began = || leaving.removing.get(sync.name_any().as_str()).copied();
-            let removing_since = is_being_deleted(sync).then(began).flatten();
+            let removing_since = is_decided(sync).then(began).flatten();
             // Its last removal is still under way.
             let is_leaving = || removing_since.is_some() && leaving.places.contains_key(cluster);
             let (cause, policy) = if leaving.clusters.contains(cluster) || is_lost(cluster) || is_leaving() {
@@ -368,7 +369,7 @@ fn budget_untils(group: &Group, leaving: &Leaving, now: Timestamp) -> BTreeMap<C
         !syncs.any(|sync| deletion_budget::has_deleted(recorded_by(sync), limits.window, clock))
     };
     for (cluster, _, sync) in group.syncs.iter() {
-        let is_asking = is_being_deleted(sync)
+        let is_asking = is_decided(sync)
             && sync.spec.template.deletion_policy == DeletionPolicy::Delete
             && !is_granted_end(sync);
         if is_asking {
@@ -384,7 +385,7 @@ fn budget_untils(group: &Group, leaving: &Leaving, now: Timestamp) -> BTreeMap<C
     let until = |(_, cluster): (_, &ClusterName)| {
         let is_away = leaving.away.contains(cluster);
         let is_staying =
-            |sync: &&Arc<SyncResource>| !is_being_deleted(sync) && (!is_away || is_abandoned(sync));
+            |sync: &&Arc<SyncResource>| !is_decided(sync) && (!is_away || is_abandoned(sync));
         let staying = group.syncs.on(cluster).filter(is_staying);
         let objects = staying.map(|sync| objects_of(sync)).sum();
         let until = forecast.lose(cluster, objects, is_new(cluster))?;

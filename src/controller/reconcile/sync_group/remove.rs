@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use kube::ResourceExt;
-use starling_api::{DeletionPolicy, FINALIZER, SyncGroup, SyncResource};
+use starling_api::{DeletionPolicy, FINALIZER, REMOVAL, SyncGroup, SyncResource};
 use starling_core::identity;
 use starling_core::ids::{ClusterName, EntryName};
 use starling_core::plan::LeavingCause;
@@ -16,8 +16,10 @@ use crate::controller::context::GroupContext;
 use crate::controller::event_handlers::ChangedBy;
 use crate::controller::hub::HubError;
 use crate::controller::object_key::ObjectKey;
+use crate::controller::removal;
 
-/// Writes the deletion policy to a Sync, and deletes the Sync.
+/// Writes the deletion policy to a Sync, deletes the Sync, and marks the removal as decided. The Sync may be deleted
+/// already, by a person or the garbage collector.
 ///
 /// # Errors
 /// [`HubError`].
@@ -27,10 +29,19 @@ pub(super) async fn remove(
     policy: DeletionPolicy,
 ) -> Result<(), HubError> {
     let sync = set_policy(context, sync, policy).await?;
-    match context.hub.delete_unchanged(&*sync).await? {
+    let left = match sync.metadata.deletion_timestamp {
+        Some(_) => Some(sync.clone()),
+        None => context.hub.delete_unchanged(&*sync).await?.map(Arc::new),
+    };
+    match left {
         None => context.objects.syncs.observe_delete(&ObjectKey::of(&*sync)),
         Some(left) => {
-            if let Some(change) = context.objects.syncs.observe_write(left) {
+            let Some(mark) = removal::mark(&left) else {
+                return Ok(());
+            };
+            let mark = [(REMOVAL.to_owned(), mark)].into();
+            let marked = context.hub.annotate(&*left, &mark).await?;
+            if let Some(change) = context.objects.syncs.observe_write(marked) {
                 context.handlers.on_sync(&change, ChangedBy::Others);
             }
         }

@@ -7,7 +7,7 @@ use starling_core::apply::HeldDeletions;
 use starling_core::backoff;
 use starling_core::deletion_approval::ENDING;
 use starling_core::deletion_subject::DeletionCause;
-use starling_core::finalize::{Orphaned, Waiting};
+use starling_core::finalize::Waiting;
 use starling_core::object::ObjectId;
 
 use super::super::super::ReconcileError;
@@ -15,12 +15,12 @@ use super::super::access::{self, AccessError, ResponseRecorder};
 use super::super::budgets::BudgetsOf;
 use super::super::deletion_hold;
 use super::super::observe::SyncSnapshot;
+use super::super::owners;
 use super::super::report as sync_report;
 use super::super::resolve::resolve;
 use super::super::siblings::SiblingsOf;
 use super::super::used_approvals;
-use super::observe::is_abandoned;
-use super::release::{orphan, release};
+use super::release::release;
 use super::report::{self, LastPass, UnfinishedDeletion};
 use crate::controller::context::{Next, SyncContext};
 use crate::controller::waits;
@@ -37,15 +37,6 @@ pub(super) async fn delete(
 ) -> Result<Next, ReconcileError> {
     let member = match enter(context, observed) {
         Ok(member) => member,
-        // An abandoned cluster that only throttles requests is available, and its objects are deleted.
-        Err(
-            AccessError::NoConnection
-            | AccessError::BreakerOpen
-            | AccessError::AccountRequired(_)
-            | AccessError::Account(_),
-        ) if is_abandoned(observed) => {
-            return orphan(context, observed, &Orphaned::Abandoned).await;
-        }
         Err(error) => {
             let next = match &error {
                 AccessError::Busy(pause) => Next::After(pause.left()),
@@ -91,9 +82,6 @@ pub(super) async fn delete(
         let (error, next) = (AccessError::Busy(pause), Next::After(pause.left()));
         return report_no_access(context, observed, crate::chain(&error), next).await;
     }
-    if is_abandoned(observed) {
-        return orphan(context, observed, &Orphaned::Abandoned).await;
-    }
     match &deleted.interrupted {
         Some(error) if error.is_connectivity() || matches!(error, MemberError::Unauthorized { .. }) => {
             // The Cluster loop finds the cause.
@@ -123,6 +111,7 @@ async fn pass(
     let job = DeleteJob {
         owner: &observed.owner,
         siblings,
+        owners: &owners::all(context, observed),
         confirm: context.budgets.confirmed_kinds(),
         budgets: &BudgetsOf {
             context,

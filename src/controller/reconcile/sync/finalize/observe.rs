@@ -3,20 +3,18 @@
 use std::collections::BTreeMap;
 
 use kube::ResourceExt;
-use starling_api::{ABANDON, Cluster, DeletionPolicy, FINALIZER, RolloutDirection, SyncGroup, SyncResource};
-use starling_core::deletion_approval::ENDING;
-use starling_core::deletion_grant::Granted;
+use starling_api::{ABANDON, Cluster, DeletionPolicy, FINALIZER, SyncGroup, SyncResource};
 use starling_core::deletion_subject::DeletionCause;
 use starling_core::finalize::{ParentDeletion, Target, dependents as dependents_among};
 use starling_core::plan::Reach;
 
 use super::super::super::group_state;
-use super::super::budgets;
 use super::super::dependencies::depends_on;
 use super::super::observe::SyncSnapshot;
 use crate::controller::context::SyncContext;
 use crate::controller::hub::HubError;
 use crate::controller::object_key::ObjectKey;
+use crate::controller::removal;
 
 pub(super) fn has_finalizer(sync: &SyncResource) -> bool {
     sync.finalizers().iter().any(|finalizer| finalizer == FINALIZER)
@@ -67,25 +65,29 @@ pub(super) async fn policy(context: SyncContext<'_>, observed: &SyncSnapshot) ->
             return policy;
         }
     };
-    // A plan begins a removal in a window, and finishes it. A person may delete a Sync at any time. A rollback at once
-    // waits for no window.
-    let has_begun = budgets::granted(observed, ENDING) != Granted::default();
-    let status = group.status.as_ref().and_then(|status| status.rollout.as_ref());
-    let at_once = status.is_some_and(|rollout| rollout.direction == RolloutDirection::BackAtOnce);
-    policy.stopped = match has_begun || at_once {
-        true => group_state::stopped(context.objects, &group),
-        false => {
-            let (cluster, now) = (observed.cluster.as_deref(), context.clock.now());
-            group_state::prune_stop(context.objects, &group, cluster, now).map(|stop| stop.why)
-        }
-    };
+    // A plan begins a removal in its stage, in a window and in a slot, and finishes it. A Sync that the group wants is
+    // released, whoever deleted it.
+    policy.stopped = group_state::stopped(context.objects, &group);
+    let name = group.name_any();
+    let undecided = || format!("SyncGroup {name} has not decided to remove the Sync yet");
+    let undecided = (!removal::is_decided(&observed.object)).then(undecided);
     if group.metadata.deletion_timestamp.is_some() {
         policy.policy = group.spec.deletion_policy;
         policy.cause = DeletionCause::GroupDeleted;
+        policy.stopped = policy.stopped.or(undecided);
         return policy;
     }
     match unwanted(context, observed, &group).await {
-        Ok(Some(cause)) => policy.cause = cause,
+        Ok(Some(cause)) => {
+            // It may have been set while the removal was under way.
+            if cause == DeletionCause::ClusterUnselected
+                && group.spec.when_unselected == DeletionPolicy::Orphan
+            {
+                policy.policy = DeletionPolicy::Orphan;
+            }
+            policy.cause = cause;
+            policy.stopped = policy.stopped.or(undecided);
+        }
         Ok(None) => policy.wanted = true,
         Err(error) => policy.parent = ParentDeletion::Unknown(crate::chain(&error)),
     }
