@@ -368,6 +368,7 @@ impl Machine {
             suspended: false,
             membership_held: leaving.held.is_some(),
             unselected: &[],
+            kept_entries: &[],
             offer: &offer,
             identity: None,
             generation: None,

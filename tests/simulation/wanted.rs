@@ -83,11 +83,11 @@ impl Wanted {
         clusters.any(|cluster| cluster.is_present && cluster.is_selected && cluster.group == group)
     }
 
-    /// Whether a group should have the Sync of an entry on a cluster.
-    pub(crate) fn has_sync(&self, group: &str, entry: &str, cluster: &str) -> bool {
+    /// Whether a group should have the Sync of an entry on a cluster. `is_back`: a rollback brought the entry back.
+    pub(crate) fn has_sync(&self, group: &str, entry: &str, cluster: &str, is_back: bool) -> bool {
         let cluster = self.clusters.get(cluster);
         let is_selected =
             |cluster: &WantedCluster| cluster.is_present && cluster.is_selected && cluster.group == group;
-        cluster.is_some_and(is_selected) && (entry != EXTRA || self.has_extra)
+        cluster.is_some_and(is_selected) && (entry != EXTRA || self.has_extra || is_back)
     }
 }

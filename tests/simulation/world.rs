@@ -543,12 +543,22 @@ fn missing(world: &World, member: &ClusterHandle) -> Option<String> {
     let Some(extras) = &world.extras else {
         return content::missing(member, false);
     };
-    let has_extra = world.wanted().has_extra;
+    let has_extra = world.wanted().has_extra || is_rolled_back_to(world, user::GROUP, content::EXTRA);
     let hub = world.cluster(HUB);
     let forgotten = hub.is_ok_and(|hub| content::is_forgotten(&hub, member));
     content::missing(member, left)
         .or_else(|| content::missing_extra(member, extras, has_extra, left || forgotten))
         .or_else(|| content::lost_foreign(member, extras))
+}
+
+/// Whether the last rollout of a group went back to a release with an entry, which the next release takes away again.
+fn is_rolled_back_to(world: &World, group: &str, entry: &str) -> bool {
+    let group = world.group(group).ok();
+    let rollout = group.and_then(|group| group.status.as_ref()?.rollout.clone());
+    rollout.is_some_and(|rollout| {
+        let mut entries = rollout.revisions.iter();
+        !rollout.direction.is_forward() && entries.any(|of| of.sync == entry)
+    })
 }
 
 /// Returns the Syncs that have to go.
@@ -560,8 +570,11 @@ fn leaving(world: &World) -> Vec<String> {
     let wanted = world.wanted();
     let goes = |sync: &&Arc<SyncResource>| {
         let of = sync.spec.group_ref.as_ref();
-        let is_wanted =
-            of.is_some_and(|of| wanted.has_sync(&of.name, &of.entry, &sync.spec.cluster_ref.name));
+        let is_wanted = of.is_some_and(|of| {
+            let cluster = &sync.spec.cluster_ref.name;
+            let is_back = is_rolled_back_to(world, &of.name, &of.entry);
+            wanted.has_sync(&of.name, &of.entry, cluster, is_back)
+        });
         !is_wanted || sync.metadata.deletion_timestamp.is_some()
     };
     let leaving = syncs.iter().filter(goes);

@@ -282,6 +282,10 @@ pub struct SyncStatus {
     /// Objects that are no longer in the repository and are deleted after `pruneGrace`. Absent if there are none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pending_deletions: Option<PendingDeletions>,
+    /// Names of the Syncs that this one depended on when it last had nothing left to delete. They delete nothing that
+    /// its remaining objects may need.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub last_depends_on: Vec<String>,
     /// Objects that the annotation `starling.dev/reconcile: disabled` excludes from the apply. Absent if there are
     /// none.
     #[serde(default, skip_serializing_if = "Option::is_none")]

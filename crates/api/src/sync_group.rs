@@ -168,6 +168,11 @@ pub struct SyncGroupStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     pub unselected: Vec<UnselectedClusters>,
+    /// Entries whose `deletionPolicy` was set to `Orphan`, and that have Syncs which no release with that change has
+    /// reached. If such an entry is removed, its objects stay.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
+    pub kept_entries: Vec<String>,
     /// Deletions that count against the deletion budget. Absent if there were none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deletions: Option<Deletions>,

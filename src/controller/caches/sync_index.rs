@@ -95,7 +95,8 @@ impl SyncCache {
             .unwrap_or_default()
     }
 
-    /// Returns the names of the Syncs in the same namespace that depend on a Sync.
+    /// Returns the names of the Syncs in the same namespace that depend on a Sync, or did when they last had nothing
+    /// left to delete.
     #[must_use]
     pub fn dependents(&self, on: &ObjectKey) -> BTreeSet<String> {
         self.index(|index| index.dependents.get(on).cloned())
@@ -207,8 +208,12 @@ fn rank(sync: &SyncResource) -> (&str, Option<Timestamp>, Option<&str>) {
 
 fn dependencies(sync: &SyncResource) -> BTreeSet<ObjectKey> {
     let namespace = sync.metadata.namespace.as_deref().unwrap_or_default();
-    let on = sync.spec.template.depends_on.iter();
-    on.map(|on| ObjectKey::new(namespace, &on.name)).collect()
+    let on = sync.spec.template.depends_on.iter().map(|on| &on.name);
+    // What it has left to delete may need what it depended on before.
+    let before = sync.status.iter().flat_map(|status| &status.last_depends_on);
+    on.chain(before)
+        .map(|name| ObjectKey::new(namespace, name))
+        .collect()
 }
 
 #[cfg(test)]

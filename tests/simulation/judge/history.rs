@@ -52,6 +52,15 @@ pub(crate) struct History {
     pub(crate) confirmed_kinds: BTreeSet<(String, String)>,
 }
 
+impl History {
+    /// Returns when the management cluster was set back.
+    pub(crate) fn hub_set_backs(&self) -> impl Iterator<Item = Timestamp> {
+        let set_backs = self.set_backs.iter();
+        let of_hub = set_backs.filter(|(_, name)| !self.members.contains_key(name));
+        of_hub.map(|(back, _)| *back)
+    }
+}
+
 /// A plan of a group, as far as it decides about what is taken away.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {

@@ -152,6 +152,7 @@ impl<'a> EstimateModel<'a> {
             suspended: input.suspended,
             membership_held: input.membership_held,
             unselected: &status.unselected,
+            kept_entries: &status.kept_entries,
             offer: &self.offer,
             identity: None,
             generation: status.observed_generation,

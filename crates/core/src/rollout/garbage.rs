@@ -27,6 +27,7 @@ pub(super) fn named(status: &SyncGroupStatus) -> BTreeSet<ReleaseDigest> {
         identity: _,
         clusters: _,
         unselected: _,
+        kept_entries: _,
         problems: _,
         conditions: _,
         deletions: _,

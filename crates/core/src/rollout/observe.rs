@@ -101,6 +101,8 @@ pub struct Facts<'a> {
     pub membership_held: bool,
     /// The clusters that left the selection and still have Syncs.
     pub unselected: &'a [UnselectedClusters],
+    /// The entries whose objects stay if the entry is removed, although their Syncs do not say so yet.
+    pub kept_entries: &'a [String],
     /// The release that the Sources offer.
     pub offer: &'a Offer,
     /// The identity of the group, which every status records; `None`: that in status.

@@ -59,6 +59,7 @@ pub(super) fn status(before: &SyncGroupStatus, parts: Parts<'_>, facts: &Facts<'
         held_release: before.held_release.clone(),
         queue: before.queue.clone(),
         unselected: facts.unselected.to_vec(),
+        kept_entries: facts.kept_entries.to_vec(),
         deletions: before.deletions.clone(),
         held_deletions,
         problems: problems(&before.problems, report, now),

@@ -263,6 +263,7 @@ impl World {
             suspended: self.suspended,
             membership_held: self.membership_held,
             unselected: &self.status.unselected,
+            kept_entries: &self.status.kept_entries,
             offer: &offer,
             identity: None,
             generation: None,

@@ -1,5 +1,6 @@
 use kube::core::DeserializeGuard;
 use serde_json::json;
+use starling_api::SyncStatus;
 
 use super::super::cache::Event;
 use super::*;
@@ -185,7 +186,18 @@ fn who_depends_on_a_sync_is_known_while_it_says_so() {
     );
     syncs.observe_write(sync("a", 3, ("g", "app"), "c1", &["base"]));
     assert_eq!((on("db"), on("base")), ("b".into(), "a".into()));
-    syncs.observe_event(Event::Delete(read(sync("a", 4, ("g", "app"), "c1", &["base"]))));
+    // It has objects left to delete that may need those of the Sync that it depended on.
+    let mut leaving = sync("b", 4, ("", ""), "c1", &[]);
+    let status = SyncStatus {
+        last_depends_on: vec!["db".into()],
+        ..SyncStatus::default()
+    };
+    leaving.status = Some(status);
+    syncs.observe_write(leaving);
+    assert_eq!((on("db"), on("base")), ("b".into(), "a".into()));
+    syncs.observe_write(sync("b", 5, ("", ""), "c1", &[]));
+    assert_eq!((on("db"), on("base")), (String::new(), "a".into()));
+    syncs.observe_event(Event::Delete(read(sync("a", 6, ("g", "app"), "c1", &["base"]))));
     syncs.observe_delete(&ObjectKey::new("ns", "b"));
     assert!(syncs.index(|index| index.dependents.is_empty()));
 }

@@ -44,14 +44,16 @@ pub(super) fn observe(context: SyncContext<'_>, key: &ObjectKey, sync: &SyncReso
 }
 
 /// Returns why the Syncs that depend on this one, in its group and on its cluster, are not done with what they delete
-/// for the same release; `None`: they are, or there are none. Their objects may need what this Sync deletes, such as
-/// the operator that runs their finalizers.
+/// for the same release; `None`: they are, or there are none. Without a group, these are the Syncs without a group on
+/// its cluster, and the newest revision of their Source. Their objects may need what this Sync deletes, such as the
+/// operator that runs their finalizers. Those that no longer depend on it, by the release that takes their objects
+/// away, count until they have deleted them.
 pub(super) fn dependents_left(
     context: SyncContext<'_>,
     key: &ObjectKey,
     sync: &SyncResource,
 ) -> Option<String> {
-    let of = sync.spec.group_ref.as_ref()?;
+    let group_of = |sync: &SyncResource| sync.spec.group_ref.as_ref().map(|of| of.name.clone());
     for name in context.objects.syncs.dependents(key) {
         let other = ObjectKey::new(&key.namespace, &name);
         // The wait is recorded before the cache is read, so that no change in between is missed.
@@ -59,8 +61,11 @@ pub(super) fn dependents_left(
         let Some(on) = context.objects.syncs.get(&other) else {
             continue;
         };
-        let group = on.spec.group_ref.as_ref().map(|of| &of.name);
-        if group != Some(&of.name) || on.spec.cluster_ref != sync.spec.cluster_ref {
+        if group_of(&on) != group_of(sync) || on.spec.cluster_ref != sync.spec.cluster_ref {
+            continue;
+        }
+        // Two that swapped places would wait for each other.
+        if !named(&on).contains(&key.name.as_str()) && depends(context, key, &name) {
             continue;
         }
         let status = on.status.as_ref();

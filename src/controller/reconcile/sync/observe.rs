@@ -64,15 +64,16 @@ pub(super) fn observe(context: SyncContext<'_>, key: &ObjectKey) -> Option<SyncS
         .status
         .as_ref()
         .is_some_and(|status| status.pending_deletions.is_some() || status.held_deletions.is_some());
-    let stop = group.as_deref().filter(|_| has_deletions);
-    let now = context.clock.now();
-    let stop = stop.and_then(|group| {
-        prune_stop(context.objects, group, cluster.as_deref(), now).or_else(|| {
-            let why = dependencies::dependents_left(context, key, &object)
-                .or_else(|| prune_hold(context, group, &object))?;
+    let stop = has_deletions.then(|| {
+        let now = context.clock.now();
+        let of_group = |group| prune_stop(context.objects, group, cluster.as_deref(), now);
+        group.as_deref().and_then(of_group).or_else(|| {
+            let hold = || prune_hold(context, group.as_deref()?, &object);
+            let why = dependencies::dependents_left(context, key, &object).or_else(hold)?;
             Some(Stop { why, until: None })
         })
     });
+    let stop = stop.flatten();
     let is_checked = context.number_checks.is_tried(&cluster_key);
     Some(SyncSnapshot {
         stop,

@@ -11,6 +11,7 @@ use super::super::{held_after_restore, ledger_unavailable, ready, repeated, retr
 use super::health::HealthCheck;
 use super::health_status::{self, HealthSubject};
 use super::observe::SyncSnapshot;
+use super::dependencies::depends_on;
 use super::outcome::{Applied, Failure, Outcome};
 use super::validate::{SyncBlocked, ValidSync};
 use super::{access, deletion_hold, drift_status, prune_grace};
@@ -46,6 +47,11 @@ pub(super) fn after_pass(
     let updates = conditions_of(&mut draft.after, sync, pass, now);
     if let Some(attempted_at) = pass.attempted_at {
         draft.after.last_attempt_time = attempted_at.to_string();
+    }
+    let is_applied = matches!(pass.outcome, Some(Outcome::Applied(_)));
+    let has_deletions = draft.after.pending_deletions.is_some() || draft.after.held_deletions.is_some();
+    if is_applied && !has_deletions {
+        draft.after.last_depends_on = depends_on(&sync.observed.object);
     }
     draft.finish(updates, subject, pass.health, now)
 }

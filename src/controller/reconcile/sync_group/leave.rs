@@ -272,6 +272,7 @@ pub(super) fn leaving(
             .is_some_and(|held| held.lost.contains(cluster))
     };
     let untils = budget_untils(group, leaving, now);
+    let kept = kept_entries(group);
     let syncs = group.syncs.iter();
     syncs
         .filter_map(|(cluster, entry, sync)| {
@@ -289,7 +290,11 @@ pub(super) fn leaving(
                 if removing_since.is_none() && has_returned(group, rolling, entry) {
                     return None;
                 }
-                (LeavingCause::EntryRemoved, sync.spec.template.deletion_policy)
+                let policy = match kept.iter().any(|kept| kept == entry) {
+                    true => DeletionPolicy::Orphan,
+                    false => sync.spec.template.deletion_policy,
+                };
+                (LeavingCause::EntryRemoved, policy)
             } else {
                 return None;
             };
@@ -315,6 +320,29 @@ pub(super) fn leaving(
             Some((sync.name_any().into(), leaving))
         })
         .collect()
+}
+
+/// Returns the entries with Syncs that delete their objects although the entry says, or said when it was in the spec,
+/// that they stay. A release brings the policy of an entry to its Syncs, and none may have come in between.
+pub(super) fn kept_entries(group: &Group) -> Vec<String> {
+    let deletes = |sync: &SyncResource| sync.spec.template.deletion_policy == DeletionPolicy::Delete;
+    let entries: BTreeSet<&str> = { group.syncs.iter() }
+        .filter(|(.., sync)| deletes(sync))
+        .map(|(_, entry, _)| entry)
+        .collect();
+    let object = &group.object;
+    let is_recorded = |entry: &str| {
+        let status = object.status.as_ref();
+        status.is_some_and(|status| status.kept_entries.iter().any(|kept| kept == entry))
+    };
+    let stays = |entry: &&str| {
+        let wanted = object.spec.syncs.iter().find(|one| one.name == *entry);
+        wanted.map_or_else(
+            || is_recorded(entry),
+            |wanted| wanted.template.deletion_policy == DeletionPolicy::Orphan,
+        )
+    };
+    entries.into_iter().filter(stays).map(str::to_owned).collect()
 }
 
 /// Returns the names of the Syncs of entries that `rolling` lacks and that are in the group again.

@@ -176,6 +176,7 @@ pub(super) fn facts<'a>(
     offer: &'a Offer,
     membership_held: bool,
     unselected: &'a [UnselectedClusters],
+    kept_entries: &'a [String],
     times: PassTimes<'a>,
 ) -> Facts<'a> {
     let spec = &group.object.spec;
@@ -189,6 +190,7 @@ pub(super) fn facts<'a>(
         suspended: spec.suspend,
         membership_held,
         unselected,
+        kept_entries,
         offer,
         identity: Some(&group.identity).filter(|identity| !identity.id.is_empty()),
         generation: group.object.metadata.generation,

@@ -203,7 +203,8 @@ async fn step(
         reported_at: caches.status_times.get(&group.key),
     };
     let unselected = leaving.status(group);
-    let facts = machine::facts(group, &offer, leaving.held.is_some(), &unselected, times);
+    let kept = leave::kept_entries(group);
+    let facts = machine::facts(group, &offer, leaving.held.is_some(), &unselected, &kept, times);
     let mut memo = caches.plan_memos.take(&group.key);
     let store = Store {
         snapshots: &caches.release_snapshots,

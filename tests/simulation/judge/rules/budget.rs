@@ -180,6 +180,11 @@ impl<'s> Scope<'s> {
             let least = |excess: fn(&Self, &[&Spent<'_>], Limits) -> Option<String>| {
                 let excesses = limits.iter().map(|limits| {
                     let from = window_start(self.world, at, limits.window);
+                    // The management cluster was set back within the window: the numbers of objects in the status of
+                    // its Syncs are those of the backup until each of them has made an attempt.
+                    if from > earlier(at, limits.window) && self.world.history.hub_set_backs().any(|back| back == from) {
+                        return None;
+                    }
                     let within = { in_order[..=place].iter().copied() }.filter(|spent| spent.granted > from);
                     excess(self, &within.collect::<Vec<_>>(), *limits)
                 });
@@ -270,9 +275,7 @@ fn window_start(world: &World<'_>, at: Timestamp, window: SignedDuration) -> Tim
         }
         offset = *off;
     }
-    let history = world.history;
-    let of_hub = { history.set_backs.iter() }.filter(|(_, name)| !history.members.contains_key(name));
-    let set_back = of_hub.map(|(back, _)| *back).filter(|back| *back <= at).max();
+    let set_back = world.history.hub_set_backs().filter(|back| *back <= at).max();
     set_back.map_or(after(from, ahead), |back| back.max(after(from, ahead)))
 }
 

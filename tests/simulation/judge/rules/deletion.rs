@@ -23,12 +23,15 @@ pub(super) struct Deletion<'d> {
     pub(super) label: String,
 }
 
-/// Returns the begun deletions on all members, by cluster and in order.
+/// Returns the begun deletions on all members, by cluster and in order. Those in the moment after the management cluster
+/// was set back are of attempts that were in progress: it no longer has what allowed them. What is written later breaks
+/// [`Rule::AfterRestore`].
 pub(super) fn deletions<'d>(world: &'d World<'_>) -> Vec<Deletion<'d>> {
     let mut found = Vec::new();
     for (&cluster, members) in &world.members {
         for member in members {
             let deletes = member.own_writes.iter().map(|own| own.write);
+            let deletes = deletes.filter(|write| !follows_restore(world, write.at));
             let begun = deletes.filter(|write| write.verb != Verb::Write && !had_begun(member, write));
             found.extend(begun.map(|write| Deletion {
                 world,
@@ -40,6 +43,13 @@ pub(super) fn deletions<'d>(world: &'d World<'_>) -> Vec<Deletion<'d>> {
         }
     }
     found
+}
+
+/// Whether the management cluster was set back just before.
+fn follows_restore(world: &World<'_>, at: Timestamp) -> bool {
+    let from = earlier(at, world.history.live);
+    let mut restores = world.history.hub_set_backs();
+    restores.any(|back| back > from && back <= at)
 }
 
 /// Returns the owner label of an object. If the object lost it, the inventory with the object tells its owner.

@@ -93,7 +93,8 @@ impl Removal<'_, '_> {
         if rollout.is_some_and(|actions| is_paused(&actions, known, at)) {
             return Some("while the rollout was paused");
         }
-        if self.is_selected(&self.timeline.cluster, at) {
+        // A label that was set at the same moment says nothing about the removal.
+        if self.is_selected(&self.timeline.cluster, earlier_moment(at)) {
             return self.refused_as_entry();
         }
         self.refused_as_unselected(group)

@@ -305,6 +305,7 @@ impl Case {
             suspended: self.suspended,
             membership_held: self.membership_held,
             unselected: &[],
+            kept_entries: &[],
             offer: &self.offer,
             identity: None,
             generation: Some(3),
