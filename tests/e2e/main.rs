@@ -2,6 +2,7 @@
 
 mod build_failures;
 mod concurrency;
+mod containers;
 mod deleting;
 mod deletion_approvals;
 mod deletion_budgets;
@@ -33,6 +34,7 @@ mod rollout;
 mod stages;
 mod suspension;
 mod tenants;
+mod undecided;
 mod used_approvals;
 mod versions;
 mod watch_recovery;

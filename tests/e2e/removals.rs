@@ -218,22 +218,19 @@ fn a_sync_that_a_person_deletes_waits_for_a_window_and_a_slot() -> Result<()> {
         };
         for cluster in &CLUSTERS[1..] {
             scene
-                .sync(cluster, "waits for a window", says("no window"))
+                .sync(cluster, "waits for its group", says("has not decided"))
                 .await?;
         }
+        why_names(scene, "wait for a window").await?;
         assert_eq!(scene.values(&CLUSTERS, "settings").await?, all("one", 3));
         scene
             .fleet()
             .patch::<SyncGroup>(scene.name, strategy(&json!([])))
             .await?;
         wait::until(TIMEOUT, "one waits for a slot", async || {
-            for cluster in &CLUSTERS[1..] {
-                let sync: Result<SyncResource> = scene.fleet().get(&scene.sync_name(cluster)).await;
-                if sync.is_ok_and(|sync| says("all slots")(&sync)) {
-                    return Ok(());
-                }
-            }
-            Err("none does".to_owned())
+            let text = say(scene, &["why", scene.name]).await;
+            let text = text.map_err(|error| format!("{error:#}"))?;
+            text.contains("NoSlot").then_some(()).ok_or(text)
         })
         .await?;
         for cluster in &CLUSTERS[1..] {

@@ -25,7 +25,7 @@ enum Event {
     Release(Fate, u16),
     /// The commit before the newest is offered again.
     Revert,
-    /// Time passes. A cluster has something to prune then, or its prune ends.
+    /// Time passes.
     Later(u16),
     /// Time advances to the next scheduled event.
     Tick,
@@ -43,6 +43,8 @@ enum Event {
     Leave(u8),
     Join(u8),
     ApproveDeselection,
+    /// A cluster has something to prune, or its prune ends.
+    Prune(u8),
     /// The stored release of the rollout is deleted.
     LoseRelease,
 }
@@ -75,6 +77,7 @@ fn event() -> impl Strategy<Value = Event> {
         1 => any::<u8>().prop_map(Event::Leave),
         1 => any::<u8>().prop_map(Event::Join),
         1 => Just(Event::ApproveDeselection),
+        3 => any::<u8>().prop_map(Event::Prune),
         1 => Just(Event::LoseRelease),
     ]
 }
@@ -169,7 +172,9 @@ fn happen(machine: &mut Machine, event: &Event) {
         Event::Later(seconds) => {
             let later = now + Duration::from_secs((*seconds).into());
             machine.world.go_to(later);
-            let cluster = cluster(machine, seconds.to_be_bytes()[1]);
+        }
+        Event::Prune(pick) => {
+            let cluster = cluster(machine, *pick);
             machine.memory.prune_or_end(cluster);
         }
         Event::Tick => {

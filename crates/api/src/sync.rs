@@ -284,7 +284,8 @@ pub struct SyncStatus {
     pub pending_deletions: Option<PendingDeletions>,
     /// Names of the Syncs that this one depended on when it last had nothing left to delete. They delete nothing that
     /// its remaining objects may need.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     pub last_depends_on: Vec<String>,
     /// Objects that the annotation `starling.dev/reconcile: disabled` excludes from the apply. Absent if there are
     /// none.

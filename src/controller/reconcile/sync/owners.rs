@@ -55,12 +55,12 @@ pub(super) fn all(
 fn goes(context: SyncContext<'_>, observed: &SyncSnapshot, other: &SyncSnapshot) -> bool {
     let object = &other.object;
     let is_deleted = object.metadata.deletion_timestamp.is_some();
-    if !is_deleted && !other.leaves() {
-        return false;
-    }
     let template = &object.spec.template;
     let group = other.group.as_ref();
     let group = group.filter(|group| group.metadata.deletion_timestamp.is_some());
+    if !is_deleted && group.is_none() && !other.leaves() {
+        return false;
+    }
     let policy = group.map_or(template.deletion_policy, |group| group.spec.deletion_policy);
     policy == DeletionPolicy::Delete
         && !template.suspend

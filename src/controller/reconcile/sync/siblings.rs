@@ -279,9 +279,11 @@ impl SiblingsOf<'_> {
         })
     }
 
-    /// Returns the existing siblings with their own specs. Siblings that are being deleted or that leave their group
-    /// keep no object.
+    /// Returns the existing siblings with their own specs. Siblings that are being deleted or that leave their group, or
+    /// whose group is being deleted, keep no object.
     fn current(&self) -> Vec<Sibling> {
+        let owners = owners::all(self.context, self.observed);
+        let goes = |sibling: &Sibling| owners.get(&sibling.owner).is_some_and(|other| other.goes);
         self.context
             .objects
             .syncs
@@ -293,6 +295,7 @@ impl SiblingsOf<'_> {
                     && !self.leaves(sync)
             })
             .filter_map(|sync| self.sibling_of(&sync))
+            .filter(|sibling| !goes(sibling))
             .collect()
     }
 

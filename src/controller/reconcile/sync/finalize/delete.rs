@@ -195,7 +195,10 @@ async fn unfinished(
     observed: &SyncSnapshot,
     deleted: &DeleteOutcome,
 ) -> Result<Next, ReconcileError> {
-    let (pass, start) = if deleted.failures.is_empty() && deleted.interrupted.is_none() {
+    // A container waits for the Sync that deletes what is in it.
+    let is_waiting = |error: &MemberError| matches!(error, MemberError::InUse { .. });
+    let are_waiting = deleted.failures.iter().all(|(_, error)| is_waiting(error));
+    let (pass, start) = if are_waiting && deleted.interrupted.is_none() {
         (LastPass::Deleting, waits::DELETING_RETRY)
     } else {
         (LastPass::Failed, observed.retry_interval())

@@ -69,7 +69,9 @@ pub(super) async fn policy(context: SyncContext<'_>, observed: &SyncSnapshot) ->
     // released, whoever deleted it.
     policy.stopped = group_state::stopped(context.objects, &group);
     let name = group.name_any();
-    let undecided = || format!("SyncGroup {name} has not decided to remove the Sync yet");
+    let undecided = || {
+        format!("SyncGroup {name} has not decided to remove the Sync yet; for the reason, run: starling why {name}")
+    };
     let undecided = (!removal::is_decided(&observed.object)).then(undecided);
     if group.metadata.deletion_timestamp.is_some() {
         policy.policy = group.spec.deletion_policy;
