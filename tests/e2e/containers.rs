@@ -33,7 +33,9 @@ fn commit(scene: &Scene) -> Result<String> {
 
 async fn definition(scene: &Scene) -> Result<Option<CustomResourceDefinition>> {
     let definitions: Api<CustomResourceDefinition> = Api::all(scene.fleet().member("m1").await?);
-    Ok(definitions.get_opt(&format!("gizmos.{}", group_of(scene))).await?)
+    Ok(definitions
+        .get_opt(&format!("gizmos.{}", group_of(scene)))
+        .await?)
 }
 
 async fn instances(scene: &Scene) -> Result<Api<DynamicObject>> {

@@ -9,7 +9,7 @@ use kube::api::{Api, DeleteParams, Patch, PatchParams};
 use kube::{Resource as _, ResourceExt as _};
 use serde_json::{Value, json};
 use starling_api::conditions::{self, READY};
-use starling_api::{ABANDON, SyncGroup, SyncGroupStatus, SyncResource};
+use starling_api::{ABANDON, Source, SyncGroup, SyncGroupStatus, SyncResource};
 use starling_testkit::{Change, Fault, Match, wait};
 
 use crate::deleting::{until_event, until_gone};
@@ -30,7 +30,8 @@ async fn roll_out(scene: &Scene, strategy: Value) -> Result<()> {
     scene.select(&CLUSTERS).await?;
     scene.label("m1", &scene.own("stage"), Some("canary")).await?;
     scene.group(strategy, json!({"deletionPolicy": "Delete"})).await?;
-    let patch = json!({"spec": {"whenUnselected": "Delete", "unselectedGrace": "10m", "maxUnselected": "100%"}});
+    let patch =
+        json!({"spec": {"whenUnselected": "Delete", "unselectedGrace": "10m", "maxUnselected": "100%"}});
     scene.fleet().patch::<SyncGroup>(scene.name, patch).await?;
     scene.succeeded(&commit).await?;
     assert_eq!(scene.values(&CLUSTERS, "settings").await?, all("one", 3));
@@ -54,7 +55,10 @@ fn a_group_that_is_deleted_with_all_its_syncs_at_once_keeps_the_order_of_its_sta
         let groups = scene.fleet().api::<SyncGroup>();
         groups.delete(scene.name, &DeleteParams::default()).await?;
         for cluster in CLUSTERS {
-            scene.fleet().delete::<SyncResource>(&scene.sync_name(cluster)).await?;
+            scene
+                .fleet()
+                .delete::<SyncResource>(&scene.sync_name(cluster))
+                .await?;
         }
         let waits_for_canary = |status: &SyncGroupStatus| {
             let ready = conditions::find(&status.conditions, READY);
@@ -62,7 +66,9 @@ fn a_group_that_is_deleted_with_all_its_syncs_at_once_keeps_the_order_of_its_sta
         };
         scene.status("the canary goes first", waits_for_canary).await?;
         for cluster in &CLUSTERS[1..] {
-            scene.sync(cluster, "waits for its group", waits_for_group).await?;
+            scene
+                .sync(cluster, "waits for its group", waits_for_group)
+                .await?;
         }
         assert_eq!(scene.values(&CLUSTERS[1..], "settings").await?, all("one", 2));
         canary.remove(&stuck);
@@ -85,14 +91,18 @@ fn a_sync_of_a_cluster_that_left_keeps_its_objects_for_the_grace_whoever_deletes
         assert_eq!(scene.value("m1", "settings").await?.as_deref(), Some("one"));
         // The label returns within the grace.
         scene.label("m1", scene.name, Some("yes")).await?;
-        let is_new = |sync: &SyncResource| sync.uid() != first.uid() && crate::world::sync_ready(sync).0 == "True";
+        let is_new =
+            |sync: &SyncResource| sync.uid() != first.uid() && crate::world::sync_ready(sync).0 == "True";
         scene.sync("m1", "is created anew", is_new).await?;
         let after = scene.map("m1", "settings").await?.context("settings")?;
         assert_eq!(after.uid(), before.uid());
 
         // The policy is set while the removal waits.
         scene.label("m2", scene.name, None).await?;
-        scene.fleet().delete::<SyncResource>(&scene.sync_name("m2")).await?;
+        scene
+            .fleet()
+            .delete::<SyncResource>(&scene.sync_name("m2"))
+            .await?;
         scene.sync("m2", "waits for its group", waits_for_group).await?;
         let patch = json!({"spec": {"whenUnselected": "Orphan"}});
         scene.fleet().patch::<SyncGroup>(scene.name, patch).await?;
@@ -127,7 +137,9 @@ fn an_abandoned_sync_leaves_its_objects_on_a_cluster_that_is_ready() -> Result<(
 fn an_entry_that_was_set_to_orphan_while_its_group_was_suspended_keeps_its_objects() -> Result<()> {
     shared_scene("last-word", async |scene| {
         let tool = config_map(&scene.own("tool"), "one");
-        scene.repo.commit(&[("tools/tool.yaml", tool.as_str())], "tools")?;
+        scene
+            .repo
+            .commit(&[("tools/tool.yaml", tool.as_str())], "tools")?;
         let commit = scene.commit(&[("settings", "one")])?;
         scene.follow_main().await?;
         scene.select(&CLUSTERS).await?;
@@ -155,7 +167,9 @@ fn an_entry_that_was_set_to_orphan_while_its_group_was_suspended_keeps_its_objec
         }
         assert_eq!(scene.values(&CLUSTERS, "tool").await?, all("one", 3));
         scene
-            .status("nothing is kept any more", |status| status.kept_entries.is_empty())
+            .status("nothing is kept any more", |status| {
+                status.kept_entries.is_empty()
+            })
             .await?;
         Ok(())
     })
@@ -201,22 +215,41 @@ fn an_operator_is_pruned_after_its_instances_although_the_release_drops_the_depe
             Change::Remove("base/operator.yaml"),
             Change::Remove("top/instance.yaml"),
         ];
-        scene.repo.commit_to("main", &gone, "both go")?;
+        let commit = scene.repo.commit_to("main", &gone, "both go")?;
+        // With a change of the group before the commit is known, they would be two releases.
+        let is_fetched = |source: &Source| {
+            let status = source.status.as_ref();
+            status.is_some_and(|status| status.revision.ends_with(&commit))
+        };
+        scene
+            .fleet()
+            .until::<Source>(scene.name, "the commit", is_fetched)
+            .await?;
         put(json!([]), true).await?;
         put(json!([]), false).await?;
-        wait::until(Duration::from_secs(60), "the instance is being deleted", async || {
-            let found = maps.get_opt(&instance).await.map_err(|error| error.to_string())?;
-            let found = found.ok_or("it is gone")?;
-            let is_deleted = found.meta().deletion_timestamp.is_some();
-            is_deleted.then_some(()).ok_or_else(|| "not yet".to_owned())
-        })
+        wait::until(
+            Duration::from_secs(60),
+            "the instance is being deleted",
+            async || {
+                let found = maps.get_opt(&instance).await.map_err(|error| error.to_string())?;
+                let found = found.ok_or("it is gone")?;
+                let is_deleted = found.meta().deletion_timestamp.is_some();
+                is_deleted.then_some(()).ok_or_else(|| "not yet".to_owned())
+            },
+        )
         .await?;
         let base = format!("{}-base-m1", scene.name);
         let waits = |sync: &SyncResource| {
-            let pending = sync.status.as_ref().and_then(|status| status.pending_deletions.as_ref());
+            let pending = sync
+                .status
+                .as_ref()
+                .and_then(|status| status.pending_deletions.as_ref());
             pending.is_some_and(|pending| pending.waiting_for.contains("depends on this one"))
         };
-        scene.fleet().until(&base, "waits for its former dependent", waits).await?;
+        scene
+            .fleet()
+            .until(&base, "waits for its former dependent", waits)
+            .await?;
         assert_eq!(scene.value("m1", "operator").await?.as_deref(), Some("one"));
         hold(json!(null)).await?;
         scene.until_value("m1", "operator", None).await?;

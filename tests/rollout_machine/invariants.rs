@@ -229,20 +229,21 @@ fn is_retried(world: &World, key: &GateKey, gate: &GateRecord) -> bool {
     is_failed && actions.any(|action| began_before(gate.begun_at, operator::at(action)))
 }
 
-/// Gates begin one after the other, and each gets one result. The last gate begins anew if it failed and an operator
-/// requested a retry.
+/// Gates begin one after the other, and each gets one result. A gate that failed begins anew if an operator requested a
+/// retry, and what had begun after it, because failures do not stop the rollout, begins after it again.
 fn are_kept(before: &[GateRecord], after: &[GateRecord], side: Side, is_retried: IsRetried<'_>) -> bool {
-    let before = match before.split_last() {
-        Some((last, others))
-            if is_retried(side, others.len(), last) && after.get(others.len()) != Some(last) =>
-        {
-            let again = after.get(others.len());
-            if again.is_some_and(|again| again.gate != last.gate || again.begun_at <= last.begun_at) {
+    let mut places = before.iter().enumerate();
+    let retried =
+        places.find(|(place, gate)| after.get(*place) != Some(gate) && is_retried(side, *place, gate));
+    let before = match retried {
+        Some((place, gate)) => {
+            let again = after.get(place);
+            if again.is_some_and(|again| again.gate != gate.gate || again.begun_at <= gate.begun_at) {
                 return false;
             }
-            others
+            &before[..place]
         }
-        _ => before,
+        None => before,
     };
     let is_kept = |(before, after): (&GateRecord, &GateRecord)| {
         let same = (&before.gate, before.begun_at) == (&after.gate, after.begun_at);

@@ -462,11 +462,7 @@ impl Member {
     }
 
     /// Reads the inventories of the other Syncs of this installation; none, if they cannot be read.
-    async fn inventories_of(
-        &self,
-        job: ApplyJob<'_>,
-        attempt: &Attempt,
-    ) -> BTreeMap<OwnerLabel, Inventory> {
+    async fn inventories_of(&self, job: ApplyJob<'_>, attempt: &Attempt) -> BTreeMap<OwnerLabel, Inventory> {
         let owners = job.siblings.owners();
         if owners.is_empty() {
             return BTreeMap::new();

@@ -137,7 +137,10 @@ impl Member {
         }
         let mut open = Vec::new();
         for container in containers {
-            if self.has_staying(question, container, &mut in_use, attempt).await? {
+            if self
+                .has_staying(question, container, &mut in_use, attempt)
+                .await?
+            {
                 in_use.kept.insert(container.clone());
             } else {
                 open.push(container);
@@ -155,7 +158,9 @@ impl Member {
                 in_use.kept.insert(container.clone());
             }
         }
-        in_use.waiting.retain(|container, _| !in_use.kept.contains(container));
+        in_use
+            .waiting
+            .retain(|container, _| !in_use.kept.contains(container));
         Ok(in_use)
     }
 

@@ -78,8 +78,7 @@ mod tests {
     /// A Sync with this UID that was deleted at a time of the API server.
     fn sync(uid: &str, deleted_at: Option<i64>) -> SyncResource {
         let deleted_at = deleted_at.map(|at| t(at).to_string());
-        let metadata =
-            json!({"name": uid, "namespace": "fleet", "uid": uid, "deletionTimestamp": deleted_at,
+        let metadata = json!({"name": uid, "namespace": "fleet", "uid": uid, "deletionTimestamp": deleted_at,
                 "annotations": deleted_at.map(|at| json!({REMOVAL: at}))});
         let spec = json!({"clusterRef": {"name": "edge"}, "sourceRef": {"name": "web"}});
         let object = json!({"apiVersion": "starling.dev/v1alpha1", "kind": "Sync", "metadata": metadata, "spec": spec});

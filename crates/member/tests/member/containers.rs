@@ -114,9 +114,7 @@ async fn an_attempt_remembers_why_a_namespace_stays() {
     assert_eq!(outcome.terminating.len(), 1, "{outcome:?}");
     assert!(!housed.world.inventory().await.contains(&housed.objects[1].key));
     // A person ends the protection after the object was given up: it is nobody's, and still there.
-    housed
-        .annotate("ours", json!({"starling.dev/prune": null}))
-        .await;
+    housed.annotate("ours", json!({"starling.dev/prune": null})).await;
     finalizers(json!(null)).await;
     let outcome = housed.world.delete(&BTreeSet::new()).await;
     assert!(outcome.is_complete(), "{outcome:?}");
@@ -126,7 +124,8 @@ async fn an_attempt_remembers_why_a_namespace_stays() {
 #[tokio::test]
 async fn a_namespace_with_an_adopted_volume_claim_stays() {
     let mut housed = Housed::apply("keep-adopted").await;
-    let spec = json!({"spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}});
+    let spec =
+        json!({"spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}});
     let mut body = spec.clone();
     body["apiVersion"] = "v1".into();
     body["kind"] = "PersistentVolumeClaim".into();
@@ -162,7 +161,10 @@ async fn a_namespace_with_an_object_of_another_owner_stays() {
         assert!(outcome.is_complete(), "{outcome:?}");
         assert!(housed.namespace_stays().await, "{test}");
         let secret = housed.secrets().get(name).await.unwrap();
-        assert_eq!(secret.metadata.labels.unwrap()[OWNER_LABEL], lodger.owner.as_str());
+        assert_eq!(
+            secret.metadata.labels.unwrap()[OWNER_LABEL],
+            lodger.owner.as_str()
+        );
     }
 }
 
@@ -202,7 +204,14 @@ async fn a_namespace_waits_for_a_sync_that_deletes_its_objects_in_it() {
     assert_eq!(key, housed.namespace());
     assert!(error.to_string().contains("Sync fleet/lodger"), "{error}");
     assert!(outcome.deleted.contains(&housed.objects[1].key));
-    assert!(housed.live_namespace().await.metadata.deletion_timestamp.is_none());
+    assert!(
+        housed
+            .live_namespace()
+            .await
+            .metadata
+            .deletion_timestamp
+            .is_none()
+    );
     assert!(lodger.delete(&BTreeSet::new()).await.is_complete());
     let outcome = housed.world.delete(&BTreeSet::new()).await;
     assert_eq!(outcome.terminating, [housed.namespace().clone()], "{outcome:?}");
@@ -266,7 +275,11 @@ async fn a_definition_with_an_instance_that_stays_is_kept_and_others_of_its_grou
         .await;
     let outcome = world.delete(&[gizmo.key.clone()].into()).await;
     assert!(outcome.failures.is_empty(), "{outcome:?}");
-    assert_eq!(outcome.relinquished, [used.key.clone()], "{outcome:?}");
+    assert_eq!(
+        outcome.relinquished,
+        std::slice::from_ref(&used.key),
+        "{outcome:?}"
+    );
     let definitions: Api<CustomResourceDefinition> = Api::all(world.other.clone());
     let left = definitions.get(&used.key.name).await.unwrap();
     assert!(left.metadata.deletion_timestamp.is_none());

@@ -603,9 +603,7 @@ async fn what_an_object_needs_to_go_is_pruned_after_it() {
 async fn what_an_object_needs_to_go_is_deleted_after_it_with_the_sync() {
     let mut world = World::new("delete-order").await;
     let operated = Operated::apply(&mut world, "deleteorder.example.test").await;
-    let delete = async || {
-        world.delete(&BTreeSet::new()).await
-    };
+    let delete = async || world.delete(&BTreeSet::new()).await;
     for _ in 0..2 {
         let outcome = delete().await;
         assert_eq!(outcome.terminating, [operated.objects[1].key.clone()]);
@@ -751,9 +749,7 @@ async fn the_end_of_a_sync_waits_for_objects_that_a_prune_left_terminating() {
         .edit("b", &json!({"metadata": {"finalizers": ["example.test/hold"]}}))
         .await;
     world.apply(&objects[..1]).await;
-    let delete = async || {
-        world.delete(&BTreeSet::new()).await
-    };
+    let delete = async || world.delete(&BTreeSet::new()).await;
     let outcome = delete().await;
     assert!(!outcome.is_complete(), "{outcome:?}");
     assert_eq!(outcome.terminating, [objects[1].key.clone()]);

@@ -20,8 +20,8 @@ use starling_core::ignore::IgnoreRules;
 use starling_core::inventory::Inventory;
 use starling_core::object::{Directives, GroupKind, ObjectId, Phase, RenderedObject, RenderedSet};
 use starling_member::{
-    ApplyJob, ApplyOutcome, Change, DeleteJob, DeleteOutcome, DriftReport, Member, MemberConfig, MemberLimits,
-    NoBudgets, OtherOwner, Siblings,
+    ApplyJob, ApplyOutcome, Change, DeleteJob, DeleteOutcome, DriftReport, Member, MemberConfig,
+    MemberLimits, NoBudgets, OtherOwner, Siblings,
 };
 use starling_testkit::FaultProxy;
 use tokio::sync::Mutex;

@@ -8,10 +8,10 @@ use starling_core::restore::RestoreFinding;
 use starling_core::step::{self, SyncStep, Wanted};
 
 use super::super::{held_after_restore, ledger_unavailable, ready, repeated, retrying, stalled};
+use super::dependencies::depends_on;
 use super::health::HealthCheck;
 use super::health_status::{self, HealthSubject};
 use super::observe::SyncSnapshot;
-use super::dependencies::depends_on;
 use super::outcome::{Applied, Failure, Outcome};
 use super::validate::{SyncBlocked, ValidSync};
 use super::{access, deletion_hold, drift_status, prune_grace};

@@ -412,8 +412,7 @@ fn budget_untils(group: &Group, leaving: &Leaving, now: Timestamp) -> BTreeMap<C
     order.sort();
     let until = |(_, cluster): (_, &ClusterName)| {
         let is_away = leaving.away.contains(cluster);
-        let is_staying =
-            |sync: &&Arc<SyncResource>| !is_decided(sync) && (!is_away || is_abandoned(sync));
+        let is_staying = |sync: &&Arc<SyncResource>| !is_decided(sync) && (!is_away || is_abandoned(sync));
         let staying = group.syncs.on(cluster).filter(is_staying);
         let objects = staying.map(|sync| objects_of(sync)).sum();
         let until = forecast.lose(cluster, objects, is_new(cluster))?;

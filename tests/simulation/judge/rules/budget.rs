@@ -182,7 +182,9 @@ impl<'s> Scope<'s> {
                     let from = window_start(self.world, at, limits.window);
                     // The management cluster was set back within the window: the numbers of objects in the status of
                     // its Syncs are those of the backup until each of them has made an attempt.
-                    if from > earlier(at, limits.window) && self.world.history.hub_set_backs().any(|back| back == from) {
+                    if from > earlier(at, limits.window)
+                        && self.world.history.hub_set_backs().any(|back| back == from)
+                    {
                         return None;
                     }
                     let within = { in_order[..=place].iter().copied() }.filter(|spent| spent.granted > from);
@@ -234,7 +236,9 @@ impl<'s> Scope<'s> {
                 for version in versions.iter().filter(|version| version.write.at <= to) {
                     let label = owner(&version.write.object);
                     let begins = version.write.verb == Verb::Write;
-                    let now = begins && !label.is_empty() && (self.has)(cluster, label);
+                    // An object that was handed over or given up is no loss.
+                    let is_of_scope = || !label.is_empty() && (self.has)(cluster, label);
+                    let now = begins && (is_there || is_of_scope());
                     let change = i64::from(now) - i64::from(std::mem::replace(&mut is_there, now));
                     if version.write.at <= from {
                         first += change;

@@ -7,7 +7,7 @@ use super::counted::is_prune_granted;
 use super::deletions::{had_begun, is_being_deleted, is_recreation};
 use super::targets::attempt_limit;
 use crate::judge::history::{Key, Verb, Write};
-use crate::judge::hub::{earlier, span};
+use crate::judge::hub::{after, earlier, span};
 use crate::judge::member::{Member, is_own, owner, uid};
 use crate::judge::render::annotation;
 use crate::judge::violation::{Rule, Violation};
@@ -45,11 +45,17 @@ pub(super) fn deletions<'d>(world: &'d World<'_>) -> Vec<Deletion<'d>> {
     found
 }
 
-/// Whether the management cluster was set back just before.
+/// Whether the management cluster was set back just before: an attempt that waits for its answer continues once it
+/// responds again.
 fn follows_restore(world: &World<'_>, at: Timestamp) -> bool {
-    let from = earlier(at, world.history.live);
-    let mut restores = world.history.hub_set_backs();
-    restores.any(|back| back > from && back <= at)
+    let history = world.history;
+    let responds = |back: Timestamp| {
+        let away = history.away.iter();
+        let away = away.filter(|(from, to)| *from <= back && back < *to);
+        away.map(|(_, to)| *to).max().unwrap_or(back)
+    };
+    let mut restores = history.hub_set_backs();
+    restores.any(|back| back <= at && at <= after(responds(back), history.live))
 }
 
 /// Returns the owner label of an object. If the object lost it, the inventory with the object tells its owner.

@@ -315,7 +315,11 @@ impl Removal<'_, '_> {
             .filter(|cluster| !self.is_selected(cluster, at) && was_lost(cluster));
         let lost: BTreeSet<&str> = lost.copied().collect();
         let allowed = group.spec.max_unselected.of_rounded_down(previous.len()).max(1);
-        lost.len() > allowed && !may_leave(self.world, self.id, &self.timeline.cluster, self.version.index)
+        // What loses no object is not counted, and so the use of its approval leaves no trace.
+        let keeps_objects = group.spec.when_unselected == DeletionPolicy::Orphan;
+        let may_leave = may_leave(self.world, self.id, &self.timeline.cluster, self.version.index)
+            || (keeps_objects && may_remove_entries(self.world, self.id, Timestamp::MIN, at));
+        lost.len() > allowed && !may_leave
     }
 
     fn no_slot(&self, group: &SyncGroup, moment: &Moment<'_>) -> bool {

@@ -12,6 +12,9 @@ use crate::judge::targets::Target;
 use crate::judge::violation::{Rule, Violation};
 use crate::judge::world::{Owner, SyncTimeline, World};
 
+/// What the controllers of a cluster make in every namespace.
+const EVERYWHERE: [&str; 2] = ["kube-root-ca.crt", "default"];
+
 /// Each write of Starling to a member belongs to a target that a Sync of its owner had by then ([`Rule::NotAdmitted`]);
 /// the targets are written in their order, and one that was superseded long ago is not written any more
 /// ([`Rule::Backwards`]); and for one target an object is changed once, unless another writer changed it in between
@@ -70,7 +73,7 @@ fn follow(world: &World<'_>, cluster: &str, member: &Member<'_>, found: &mut Vec
 
 /// Whether a write gives up an object that was there before its owner: it takes the label away from an object that has
 /// it. A person made the object, or another Sync had it before, or the inventory does not say who made it, because the
-/// attempt that claimed it was interrupted.
+/// attempt that claimed it was interrupted. A container is given up if objects in it stay.
 fn relinquishes(member: &Member<'_>, write: &Write) -> bool {
     let versions = member.versions(&write.key());
     let before = versions
@@ -80,13 +83,36 @@ fn relinquishes(member: &Member<'_>, write: &Write) -> bool {
         .filter(|version| uid(&version.write.object) == uid(&write.object))
         .collect();
     let label = same.last().map_or("", |last| owner(&last.write.object));
-    let was_there = same
-        .first()
-        .is_some_and(|first| !is_own(first.write) || ![label, ""].contains(&owner(&first.write.object)));
+    let had_other = same
+        .iter()
+        .any(|version| ![label, ""].contains(&owner(&version.write.object)));
+    let was_there = had_other || same.first().is_some_and(|first| !is_own(first.write));
     let inventories = member.inventories(write.at).into_iter();
     let mut listed = inventories.filter(|(of, key, _)| of == label && *key == write.key());
     let is_unconfirmed = listed.any(|(_, _, uid)| uid.is_empty());
-    (was_there || is_unconfirmed) && !label.is_empty() && owner(&write.object).is_empty()
+    (was_there || is_unconfirmed || holds_others(member, write))
+        && !label.is_empty()
+        && owner(&write.object).is_empty()
+}
+
+/// Whether an object is a container of objects that are there and not part of every namespace.
+fn holds_others(member: &Member<'_>, write: &Write) -> bool {
+    let container = write.key();
+    let is_within = |key: &Key| match container.kind.as_str() {
+        "Namespace" => key.namespace == container.name && !EVERYWHERE.contains(&key.name.as_str()),
+        "CustomResourceDefinition" => container
+            .name
+            .split_once('.')
+            .is_some_and(|(_, group)| group == key.group),
+        _ => false,
+    };
+    let is_there = |key: &Key| {
+        let versions = member.versions(key).iter();
+        let last = versions.take_while(|version| version.write.at <= write.at).last();
+        last.is_some_and(|last| last.write.verb == Verb::Write)
+    };
+    let mut keys = member.objects.keys();
+    keys.any(|key| is_within(key) && is_there(key))
 }
 
 /// Finds the target of a write.

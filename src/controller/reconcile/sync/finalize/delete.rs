@@ -1,6 +1,6 @@
 //! One pass over the objects of a Sync that is being deleted.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use starling_core::apply::ApprovedDeletions;
 use starling_core::apply::HeldDeletions;
@@ -8,6 +8,7 @@ use starling_core::backoff;
 use starling_core::deletion_approval::ENDING;
 use starling_core::deletion_subject::DeletionCause;
 use starling_core::finalize::Waiting;
+use starling_core::ids::OwnerLabel;
 use starling_core::object::ObjectId;
 
 use super::super::super::ReconcileError;
@@ -20,11 +21,11 @@ use super::super::report as sync_report;
 use super::super::resolve::resolve;
 use super::super::siblings::SiblingsOf;
 use super::super::used_approvals;
-use super::release::release;
+use super::release::{release, release_to_copy};
 use super::report::{self, LastPass, UnfinishedDeletion};
 use crate::controller::context::{Next, SyncContext};
 use crate::controller::waits;
-use starling_member::{DeleteJob, DeleteOutcome, Member, MemberError};
+use starling_member::{DeleteJob, DeleteOutcome, Member, MemberError, OtherOwner};
 
 /// Deletes the objects, and releases the Sync when none is left.
 ///
@@ -35,6 +36,11 @@ pub(super) async fn delete(
     observed: &SyncSnapshot,
     cause: DeletionCause,
 ) -> Result<Next, ReconcileError> {
+    let owners = owners::all(context, observed);
+    if let Some(copy) = owners.get(&observed.owner).filter(|copy| !copy.goes) {
+        tracing::info!(sync = %observed.key, copy = %copy.name, "objects left to a copy of the Sync");
+        return release_to_copy(context, observed).await;
+    }
     let member = match enter(context, observed) {
         Ok(member) => member,
         Err(error) => {
@@ -60,7 +66,7 @@ pub(super) async fn delete(
             return Ok(retry(observed));
         }
     };
-    let deleted = pass(context, observed, cause, &member, &siblings).await;
+    let deleted = pass(context, observed, cause, &member, (&siblings, &owners)).await;
     if deleted.is_complete() {
         return complete(context, observed, &deleted).await;
     }
@@ -106,12 +112,12 @@ async fn pass(
     observed: &SyncSnapshot,
     cause: DeletionCause,
     member: &Member,
-    siblings: &BTreeSet<ObjectId>,
+    (siblings, owners): (&BTreeSet<ObjectId>, &BTreeMap<OwnerLabel, OtherOwner>),
 ) -> DeleteOutcome {
     let job = DeleteJob {
         owner: &observed.owner,
         siblings,
-        owners: &owners::all(context, observed),
+        owners,
         confirm: context.budgets.confirmed_kinds(),
         budgets: &BudgetsOf {
             context,

@@ -70,7 +70,9 @@ pub(super) async fn policy(context: SyncContext<'_>, observed: &SyncSnapshot) ->
     policy.stopped = group_state::stopped(context.objects, &group);
     let name = group.name_any();
     let undecided = || {
-        format!("SyncGroup {name} has not decided to remove the Sync yet; for the reason, run: starling why {name}")
+        format!(
+            "SyncGroup {name} has not decided to remove the Sync yet; for the reason, run: starling why {name}"
+        )
     };
     let undecided = (!removal::is_decided(&observed.object)).then(undecided);
     if group.metadata.deletion_timestamp.is_some() {

@@ -58,6 +58,19 @@ async fn record(context: SyncContext<'_>, observed: &SyncSnapshot) {
     }
 }
 
+/// Releases a Sync that has a copy: another Sync of the same entry on the same cluster. Both have one inventory and one
+/// set of member records, which stay.
+///
+/// # Errors
+/// [`ReconcileError`] if the management cluster cannot be written.
+pub(super) async fn release_to_copy(
+    context: SyncContext<'_>,
+    observed: &SyncSnapshot,
+) -> Result<Next, ReconcileError> {
+    context.hub.set_finalizer(&*observed.object, false).await?;
+    Ok(Next::OnEvent)
+}
+
 /// Releases the Sync. The member records are deleted first, so that a later Sync with the same name starts without
 /// them.
 ///
