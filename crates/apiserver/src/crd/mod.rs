@@ -345,6 +345,7 @@ impl Version {
     /// was written. As in Kubernetes, what is stored stays as it is until the next write.
     pub(crate) fn read_stored(&self, object: &mut Value) {
         self.prune(object);
+        prune::drop_nulls(object, Some(&self.schema));
         self.default(object);
     }
 

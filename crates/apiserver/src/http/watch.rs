@@ -20,7 +20,7 @@ use crate::kinds::Form;
 use crate::schema;
 use crate::server::{Clock, Cluster};
 use crate::status::Status;
-use crate::verbs::{Event, EventBody, Target, WatchOptions, Watching, watch_error};
+use crate::verbs::{Event, EventBody, Service, Target, WatchOptions, Watching, watch_error};
 
 /// The interval of bookmarks.
 const BOOKMARKS_EVERY: Duration = Duration::from_secs(60);
@@ -129,10 +129,14 @@ impl Stream {
                 };
             }
             self.changes.mark_unchanged();
-            let (events, all, served) = {
+            let (events, all, service) = {
                 let state = self.cluster.state();
+                let service = self.watching.service(&state);
+                if service == Service::Changed {
+                    return None;
+                }
                 let (events, all) = self.watching.next(&state);
-                (events, all, self.watching.is_served(&state))
+                (events, all, service)
             };
             if !events.is_empty() {
                 return self.send(events).await;
@@ -140,7 +144,7 @@ impl Stream {
             if !all {
                 continue;
             }
-            if !served {
+            if service == Service::Gone {
                 return None;
             }
             let until = self

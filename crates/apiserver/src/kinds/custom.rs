@@ -36,9 +36,10 @@ pub fn resource(definition: &Value) -> Result<Option<Resource>, Cause> {
     let names = compiled.names();
     let group = compiled.group();
     let served = CustomVersion::served(&compiled);
+    let all = CustomVersion::all(&compiled);
     let versions: Vec<_> = served
         .iter()
-        .filter_map(|version| Some(Arc::new(version_of(version, &served)?)))
+        .filter_map(|version| Some(Arc::new(version_of(version, &all)?)))
         .collect();
     if versions.is_empty() {
         return Ok(None);
@@ -65,16 +66,18 @@ pub fn resource(definition: &Value) -> Result<Option<Resource>, Cause> {
     }))
 }
 
-fn version_of(version: &CustomVersion, served: &[CustomVersion]) -> Option<Version> {
+/// Returns a version that is served. `all` are the versions of the definition, served or not: as in Kubernetes, the
+/// entries of managers that wrote a version that is no longer served are kept.
+fn version_of(version: &CustomVersion, all: &[CustomVersion]) -> Option<Version> {
     let this = version.get();
     let kind = &version.definition().names().kind;
-    let types = served.iter().map(|version| {
+    let types = all.iter().map(|version| {
         (
             version.get().api_version().to_owned(),
             version.get().merge_type().clone(),
         )
     });
-    let versions = Versions::new(types).converting(converting(served));
+    let versions = Versions::new(types).converting(converting(all));
     let manager = FieldManager::new(versions, this.api_version(), kind)?;
     let reset = |field: &str| {
         let set: FieldSet = [Path::of_fields(&[field])].into_iter().collect();
@@ -94,21 +97,21 @@ fn version_of(version: &CustomVersion, served: &[CustomVersion]) -> Option<Versi
         fields,
         status_fields: manager.subresource("status").resetting(reset("spec")),
         finalize_fields: None,
-        scale: scale_of(this, served),
+        scale: scale_of(this, all),
         form: Form::Custom(version.clone()),
     })
 }
 
 /// Returns the conversion between versions: nothing but `apiVersion`, and the fields that the schema of the other
 /// version does not have.
-fn converting(served: &[CustomVersion]) -> Arc<Convert> {
-    let served = served.to_vec();
+fn converting(all: &[CustomVersion]) -> Arc<Convert> {
+    let all = all.to_vec();
     Arc::new(move |object: &Value, api_version: &str| {
         let mut object = object.clone();
         if let Some(version) = object.get_mut("apiVersion") {
             *version = Value::String(api_version.to_owned());
         }
-        if let Some(version) = served
+        if let Some(version) = all
             .iter()
             .find(|version| version.get().api_version() == api_version)
         {
@@ -156,9 +159,9 @@ fn subresources(version: &crd::Version, kind: &str) -> Vec<Subresource> {
     subresources
 }
 
-fn scale_of(version: &crd::Version, served: &[CustomVersion]) -> Option<Scale> {
+fn scale_of(version: &crd::Version, all: &[CustomVersion]) -> Option<Scale> {
     let scale = version.scale()?;
-    let paths = served.iter().map(|version| {
+    let paths = all.iter().map(|version| {
         let version = version.get();
         let path = version.scale().map(crd::Scale::replicas_field);
         (version.api_version().to_owned(), path)

@@ -44,18 +44,20 @@ pub struct CustomVersion {
 }
 
 impl CustomVersion {
-    /// Returns the served versions of a definition, the preferred one first.
-    pub(super) fn served(definition: &Arc<Definition>) -> Vec<Self> {
-        let mut served: Vec<Self> = definition
-            .versions()
-            .iter()
-            .enumerate()
-            .filter(|(_, version)| version.is_served())
-            .map(|(place, _)| Self {
+    /// Returns all versions of a definition, served or not.
+    pub(super) fn all(definition: &Arc<Definition>) -> Vec<Self> {
+        (0..definition.versions().len())
+            .map(|place| Self {
                 definition: Arc::clone(definition),
                 place,
             })
-            .collect();
+            .collect()
+    }
+
+    /// Returns the served versions of a definition, the preferred one first.
+    pub(super) fn served(definition: &Arc<Definition>) -> Vec<Self> {
+        let mut served = Self::all(definition);
+        served.retain(|version| version.get().is_served());
         served.sort_by_key(|version| std::cmp::Reverse(precedence(version.get().name())));
         served
     }
@@ -68,7 +70,7 @@ impl CustomVersion {
     /// Returns the compiled version.
     ///
     /// # Panics
-    /// Never: `served` only creates indexes of existing versions.
+    /// Never: `all` only creates indexes of existing versions.
     pub fn get(&self) -> &crd::Version {
         &self.definition.versions()[self.place]
     }

@@ -15,7 +15,7 @@ pub type Convert = dyn Fn(&Value, &str) -> Value + Send + Sync;
 /// The versions in which a kind is served.
 ///
 /// Paths refer to the version that their manager wrote, so objects are compared in each version that an entry refers
-/// to. Entries of versions that are no longer served are dropped.
+/// to. Entries of versions that are not among them are dropped.
 #[derive(Clone)]
 pub struct Versions {
     types: BTreeMap<Arc<str>, Type>,

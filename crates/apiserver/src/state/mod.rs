@@ -179,6 +179,8 @@ impl State {
         match custom::resource(&definition) {
             Ok(Some(resource)) => {
                 self.registry.serve(resource);
+                // The watches that were opened under another schema have to end.
+                self.store.wake_all();
             }
             _ => self.stop_serving_names(&definition),
         }

@@ -26,7 +26,7 @@ pub use patch::PatchBody;
 pub(crate) use read::check_reached;
 pub use read::{ListOptions, Listing, RevisionMatch, Selection, get, list};
 pub use scale::show_stored as show_scale;
-pub use watch::{Event, EventBody, WatchOptions, Watching, error as watch_error};
+pub use watch::{Event, EventBody, Service, WatchOptions, Watching, error as watch_error};
 
 use crate::state::State;
 use crate::status::Status;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use crate::kinds::Form;
+use crate::kinds::{self, Form, Resource, Version};
 use crate::object::continuation::Continuation;
 use crate::object::selector::field_value;
 use crate::object::{FieldSelector, LabelSelector};
@@ -157,18 +157,19 @@ impl Selection {
         self.labels.is_everything() && self.fields.is_everything()
     }
 
-    /// Returns whether the selection matches an object.
-    pub fn matches(&self, stored: &Stored) -> bool {
+    /// Returns whether the selection matches an object as a version shows it.
+    pub fn matches(&self, resource: &Resource, version: &Version, stored: &Stored) -> bool {
         if !self.labels.matches(&stored.head) {
             return false;
         }
         if self.fields.is_everything() {
             return true;
         }
-        let body = if self.fields.needs_body() {
-            stored.read()
-        } else {
-            Value::Null
+        let body = match &version.form {
+            _ if !self.fields.needs_body() => Value::Null,
+            // The definition may have gained a field with a default, or lost a field, since the object was stored.
+            Form::Custom(_) => kinds::read_as(resource, version, stored),
+            Form::Builtin(_) => stored.read(),
         };
         self.fields.matches(|field| match field {
             "metadata.name" => stored.head.name.to_string(),
@@ -264,7 +265,12 @@ pub fn list(
     };
     let Some(at) = exact.filter(|at| *at != state.store.revision()) else {
         let items = state.store.list(table, range);
-        return Ok(page(items.map(Arc::clone), state.store.revision(), options));
+        return Ok(page(
+            target,
+            items.map(Arc::clone),
+            state.store.revision(),
+            options,
+        ));
     };
     check_reached(state, Some(at))?;
     let items = state
@@ -274,7 +280,7 @@ pub fn list(
             Some(token) => expired_continue(token),
             None => too_old(),
         })?;
-    Ok(page(items.into_iter(), at, options))
+    Ok(page(target, items.into_iter(), at, options))
 }
 
 /// Returns the response to a continued list whose resource version has been compacted.
@@ -291,9 +297,18 @@ fn expired_continue(token: &Continuation) -> Status {
 }
 
 /// Returns the page of selected objects.
-fn page(items: impl Iterator<Item = Arc<Stored>>, revision: u64, options: &ListOptions) -> Listing {
+fn page(
+    target: &Target,
+    items: impl Iterator<Item = Arc<Stored>>,
+    revision: u64,
+    options: &ListOptions,
+) -> Listing {
     let mut items = items
-        .filter(|stored| options.selection.matches(stored))
+        .filter(|stored| {
+            options
+                .selection
+                .matches(&target.resource, &target.version, stored)
+        })
         .peekable();
     let limit = if options.limit == 0 {
         usize::MAX

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::read::{Selection, check_reached};
+use crate::kinds::{Form, Resource, Version};
 use crate::state::State;
 use crate::status::{Cause, Status};
 use crate::store::{ChangeKind, Range, Stored};
@@ -47,13 +48,25 @@ pub enum EventBody {
 }
 
 /// A running watch.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Watching {
     /// The resource version up to which all events have been sent.
     at: u64,
     namespace: String,
     selection: Selection,
-    resource: Arc<crate::kinds::Resource>,
+    resource: Arc<Resource>,
+    version: Arc<Version>,
+}
+
+/// Whether the resource of a watch is served as it was when the watch began.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Service {
+    /// It is.
+    Same,
+    /// The definition has changed. Later events belong to a watch that shows them by the new schema.
+    Changed,
+    /// The resource is no longer served. The events of the deletion of its objects still belong to this watch.
+    Gone,
 }
 
 impl Watching {
@@ -79,6 +92,7 @@ impl Watching {
             namespace: target.namespace.clone(),
             selection: options.selection.clone(),
             resource: Arc::clone(&target.resource),
+            version: Arc::clone(&target.version),
         };
         if !initial {
             if matches!(options.revision, None | Some(0)) {
@@ -94,7 +108,7 @@ impl Watching {
         let mut events: Vec<Event> = state
             .store
             .list(&watching.resource.table, range)
-            .filter(|stored| watching.selection.matches(stored))
+            .filter(|stored| watching.matches(stored))
             .map(|stored| Event {
                 kind: "ADDED",
                 body: EventBody::Object(Arc::clone(stored)),
@@ -140,7 +154,7 @@ impl Watching {
             {
                 continue;
             }
-            let kind = match change.kind_for(|stored| self.selection.matches(stored)) {
+            let kind = match change.kind_for(|stored| self.matches(stored)) {
                 None => continue,
                 Some(ChangeKind::Added) => "ADDED",
                 Some(ChangeKind::Modified) => "MODIFIED",
@@ -164,16 +178,32 @@ impl Watching {
         (events, !more)
     }
 
-    /// Returns whether the watched resource is still served.
-    pub fn is_served(&self, state: &State) -> bool {
-        let Some(definition) = &self.resource.custom else {
-            return true;
+    fn matches(&self, stored: &Stored) -> bool {
+        self.selection.matches(&self.resource, &self.version, stored)
+    }
+
+    /// Returns whether the watched resource is still served, and by the same definition.
+    ///
+    /// As in Kubernetes, each change of a definition ends the watches of its objects, so that no watch shows objects
+    /// by an outdated schema. A change of the metadata of the definition is none.
+    pub fn service(&self, state: &State) -> Service {
+        let (Some(definition), Form::Custom(version)) = (&self.resource.custom, &self.version.form) else {
+            return Service::Same;
         };
-        state
+        let now = state
             .registry
             .get(&self.resource.group, &self.resource.plural)
-            .and_then(|resource| resource.custom.clone())
-            .is_some_and(|now| now.uid == definition.uid)
+            .filter(|now| now.custom.as_ref().is_some_and(|now| now.uid == definition.uid));
+        let Some(now) = now else {
+            return Service::Gone;
+        };
+        let same = now
+            .version(&self.version.name)
+            .is_some_and(|now| match &now.form {
+                Form::Custom(now) => now.get().number() == version.get().number(),
+                Form::Builtin(_) => false,
+            });
+        if same { Service::Same } else { Service::Changed }
     }
 }
 

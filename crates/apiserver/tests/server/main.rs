@@ -12,4 +12,5 @@ mod kube_rs;
 mod kubectl;
 mod many;
 mod starling;
+mod watches;
 mod world;
