@@ -94,6 +94,7 @@ fn of_kind(kind: &str, object: &mut Value) {
             }
         }
         "Node" => {
+            pod_ranges(&mut object["spec"]);
             let status = &mut object["status"];
             if is_absent(status.get("allocatable")) && status["capacity"].is_object() {
                 status["allocatable"] = status["capacity"].clone();
@@ -110,6 +111,18 @@ fn of_kind(kind: &str, object: &mut Value) {
             }
             labels_of_template(object);
         }
+    }
+}
+
+/// The first range of a Node stands in a field of its own too, which wins if both are set.
+fn pod_ranges(spec: &mut Value) {
+    let Some(spec) = spec.as_object_mut() else { return };
+    let first = |spec: &Fields| spec.get("podCIDRs")?.get(0)?.as_str().map(str::to_owned);
+    let (one, list) = (text(spec, "podCIDR").to_owned(), first(spec));
+    if !one.is_empty() && list.as_ref() != Some(&one) {
+        spec.insert("podCIDRs".to_owned(), json!([one]));
+    } else if let Some(first) = list.filter(|first| !first.is_empty()) {
+        spec.insert("podCIDR".to_owned(), json!(first));
     }
 }
 
@@ -232,7 +245,15 @@ fn set_dependent(name: &StructName, kind: &str, fields: &mut Fields) {
                 json!(if latest { "Always" } else { "IfNotPresent" })
             });
         }
-        "v1.PodSpec" => pod_spec(fields),
+        "v1.PodSpec" => pod_spec(kind, fields),
+        "v1.ImageVolumeSource" => {
+            let latest = tag_is_latest(text(fields, "reference"));
+            fill(fields, "pullPolicy", || {
+                json!(if latest { "Always" } else { "IfNotPresent" })
+            });
+        }
+        "v1.PodFailurePolicyOnPodConditionsPattern" => fill(fields, "status", || json!("True")),
+        "v1.IngressClassParametersReference" => fill(fields, "scope", || json!("Cluster")),
         "v1.Volume" if fields.keys().all(|key| key == "name") => {
             fields.insert("emptyDir".to_owned(), json!({}));
         }
@@ -278,7 +299,7 @@ fn set_dependent(name: &StructName, kind: &str, fields: &mut Fields) {
     }
 }
 
-fn pod_spec(fields: &mut Fields) {
+fn pod_spec(kind: &str, fields: &mut Fields) {
     // `serviceAccount` is the deprecated name of `serviceAccountName`.
     let account = match (text(fields, "serviceAccountName"), text(fields, "serviceAccount")) {
         ("", "") => String::new(),
@@ -289,7 +310,8 @@ fn pod_spec(fields: &mut Fields) {
         fields.insert("serviceAccountName".to_owned(), json!(account));
         fields.insert("serviceAccount".to_owned(), json!(account));
     }
-    if fields.get("hostNetwork") == Some(&json!(true)) {
+    // As in Kubernetes, whose templates of Pods have no such default.
+    if kind == "Pod" && fields.get("hostNetwork") == Some(&json!(true)) {
         for list in ["containers", "initContainers"] {
             let containers = fields.get_mut(list).and_then(Value::as_array_mut);
             for port in containers

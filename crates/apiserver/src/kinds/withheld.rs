@@ -44,8 +44,8 @@ fn stop_signal(container: &mut Map<String, Value>) {
     }
 }
 
-/// Keeps the source of a claim's data if it is a claim or a snapshot, and keeps its two forms equal. A source in
-/// another namespace needs a feature gate that is off.
+/// Keeps `dataSource` of a claim if it is a claim or a snapshot, and then keeps its two forms equal: `dataSourceRef`
+/// may name any kind. A source in another namespace needs a feature gate that is off.
 fn data_source(spec: &mut Map<String, Value>) {
     let is_known = |source: &Value| {
         let text = |field: &str| source[field].as_str().unwrap_or_default();
@@ -68,7 +68,7 @@ fn data_source(spec: &mut Map<String, Value>) {
         (Some(source), None) => {
             spec.insert("dataSourceRef".to_owned(), source);
         }
-        (None, Some(source)) if is_known(&source) => {
+        (None, Some(source)) => {
             let source =
                 json!({"apiGroup": source["apiGroup"], "kind": source["kind"], "name": source["name"]});
             spec.insert("dataSource".to_owned(), source);
