@@ -47,11 +47,8 @@ async fn answer_with_body(server: &Server, shared: &Arc<Shared>, request: Reques
     let path = request.uri().path().to_owned();
     let segments: Vec<&str> = path.split('/').filter(|segment| !segment.is_empty()).collect();
     match segments.as_slice() {
-        ["clusters", name, rest @ ..] => match shared.cluster(name) {
-            Some(cluster) => {
-                let rest = rest.join("/");
-                of_cluster(shared, &cluster, &rest, request).await
-            }
+        ["clusters", name, ..] => match shared.cluster(name) {
+            Some(cluster) => of_cluster(shared, &cluster, request::path_in_cluster(&path), request).await,
             None => Ok(status_response(&Status::new(
                 404,
                 "NotFound",
@@ -66,7 +63,7 @@ async fn answer_with_body(server: &Server, shared: &Arc<Shared>, request: Reques
             }
         }
         _ => match credential_cluster(shared, &request) {
-            Some(cluster) => of_cluster(shared, &cluster, &segments.join("/"), request).await,
+            Some(cluster) => of_cluster(shared, &cluster, &path, request).await,
             None => Ok(of_no_cluster(&segments, &request)),
         },
     }

@@ -154,7 +154,7 @@ fn impersonated(headers: &HeaderMap, user: User) -> User {
 }
 
 /// Returns the path of a request without that of its cluster.
-fn path_in_cluster(path: &str) -> &str {
+pub(super) fn path_in_cluster(path: &str) -> &str {
     match path.strip_prefix("/clusters/") {
         Some(rest) => rest.find('/').and_then(|at| rest.get(at..)).unwrap_or("/"),
         None => path,

@@ -20,13 +20,26 @@ pub(super) enum Route {
 
 impl Route {
     /// Parses a path below that of the cluster; `None` for a path that no route can have.
+    ///
+    /// As in Kubernetes, a path may end with a slash unless it is one of OpenAPI or of health; it has no empty step.
     pub(super) fn read(path: &str) -> Option<Self> {
-        let steps: Vec<String> = path
-            .split('/')
-            .filter(|step| !step.is_empty())
-            .map(decode)
-            .collect();
+        let path = path.strip_prefix('/').unwrap_or(path);
+        let (path, has_slash) = match path.strip_suffix('/') {
+            Some(path) => (path, true),
+            None => (path, false),
+        };
+        let steps: Vec<String> = match path {
+            "" if has_slash => return None,
+            "" => Vec::new(),
+            _ => path.split('/').map(decode).collect(),
+        };
+        if steps.iter().any(String::is_empty) {
+            return None;
+        }
         let texts: Vec<&str> = steps.iter().map(String::as_str).collect();
+        if has_slash && matches!(texts.first(), Some(&("openapi" | "healthz" | "livez" | "readyz"))) {
+            return None;
+        }
         match texts.as_slice() {
             ["api"] | ["apis"] | ["api", _] | ["apis", _] | ["apis", _, _] | ["openapi", ..] => {
                 Some(Self::Discovery(steps))
@@ -134,6 +147,16 @@ mod tests {
             ("openapi/v3/apis/apps/v1", "discovery"),
             ("version", "plain"),
             ("readyz/ping", "plain"),
+            ("/api/v1/pods", "|v1|pods|||"),
+            ("/api/v1/pods/", "|v1|pods|||"),
+            ("/", "plain"),
+            ("//", "none"),
+            ("//api/v1", "none"),
+            ("/api//v1", "none"),
+            ("/api/v1/namespaces//pods", "none"),
+            ("/healthz/", "none"),
+            ("/openapi/v3/", "none"),
+            ("/version/", "plain"),
             ("foo", "none"),
             ("api/v1/namespaces/a/b/c/d/e", "none"),
         ] {
