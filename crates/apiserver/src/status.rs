@@ -274,6 +274,15 @@ impl Status {
         Self::with_empty_details(415, "UnsupportedMediaType", "415: Unsupported Media Type")
     }
 
+    /// Returns the status for a body of options in an unknown content type.
+    pub fn unknown_format() -> Self {
+        Self::new(
+            415,
+            "UnsupportedMediaType",
+            "the body of the request was in an unknown format - accepted media types include: application/json, application/yaml, application/vnd.kubernetes.protobuf",
+        )
+    }
+
     /// Returns the status for a patch type that custom resources do not support.
     pub fn unsupported_patch() -> Self {
         Self::new(

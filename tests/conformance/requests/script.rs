@@ -1,7 +1,8 @@
 //! The text format of steps.
 //!
 //! A line is a method, a path, and a body in JSON. The form of the body follows from the method; `PATCH-MERGE`,
-//! `PATCH-JSON`, `PATCH-STRATEGIC` and `APPLY` name it. With `-PROTOBUF`, the body is protobuf in base64. `UNTIL`
+//! `PATCH-JSON`, `PATCH-STRATEGIC` and `APPLY` name it, as do `DELETE-YAML`, and `DELETE-TEXT`.
+//! With `-PROTOBUF`, the body is protobuf in base64. `UNTIL`
 //! repeats a get until the response has a code and a text, to wait for controllers; `WATCH` reads events up to one of
 //! the named object. A line that starts with `!` and a reason compares code and reason only. Values of each server are
 //! written as `$…(…)`, see [`crate::requests::side::Memory`].
@@ -64,6 +65,8 @@ pub(crate) fn step(line: usize, text: &str) -> Step {
         "POST-PROTOBUF" => ("POST", PROTOBUF),
         "PUT-PROTOBUF" => ("PUT", PROTOBUF),
         "DELETE" => ("DELETE", "application/json"),
+        "DELETE-TEXT" => ("DELETE", "text/plain"),
+        "DELETE-YAML" => ("DELETE", "application/yaml"),
         "POST" => ("POST", "application/json"),
         "PUT" => ("PUT", "application/json"),
         "APPLY" => ("PATCH", "application/apply-patch+yaml"),

@@ -4,6 +4,7 @@ mod body;
 mod discovery;
 mod encode;
 mod negotiate;
+mod options;
 mod params;
 mod plain;
 mod protobuf;

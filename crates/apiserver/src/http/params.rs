@@ -10,8 +10,9 @@ use crate::verbs::{DeleteOptions, ListOptions, RevisionMatch, Selection, Validat
 #[derive(Debug, Clone, Default)]
 pub(super) struct Params(Vec<(String, String)>);
 
+/// Returns whether the text of a boolean parameter is true: as in Kubernetes, everything is but `false` and `0`.
 fn is_true(text: &str) -> bool {
-    matches!(text, "true" | "1" | "t" | "T" | "TRUE" | "True")
+    text != "0" && !text.eq_ignore_ascii_case("false")
 }
 
 impl Params {
@@ -44,8 +45,7 @@ impl Params {
 
     /// Returns whether a boolean parameter is true; a parameter without a value is.
     pub(super) fn flag(&self, name: &str) -> bool {
-        self.get(name)
-            .is_some_and(|text| text.is_empty() || is_true(text))
+        self.get(name).is_some_and(is_true)
     }
 
     fn revision(&self) -> Result<Option<u64>, Status> {
@@ -216,7 +216,10 @@ impl Params {
         if let Some(orphan) = self.get("orphanDependents") {
             options.insert("orphanDependents".to_owned(), json!(is_true(orphan)));
         }
-        if let Ok(seconds) = self.text("gracePeriodSeconds").parse::<i64>() {
+        if let Some(text) = self.get("gracePeriodSeconds") {
+            let seconds: i64 = text.parse().map_err(|_| {
+                Status::bad_request(format!("strconv.ParseInt: parsing {text:?}: invalid syntax"))
+            })?;
             options.insert("gracePeriodSeconds".to_owned(), json!(seconds));
         }
         let dry_run = self.all("dryRun");

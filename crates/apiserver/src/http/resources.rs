@@ -15,18 +15,18 @@ use super::request::Call;
 use super::response::{add_warnings, json, status_response};
 use super::route::Route;
 use super::shape::{encode_list, encode_object, encode_value};
-use super::{reviews, watch};
+use super::{options, reviews, watch};
 use crate::faults::Effect;
 use crate::kinds::{Form, Registry, protobuf};
 use crate::object::json as reader;
 use crate::state::State;
 use crate::status::{Cause, Status};
-use crate::verbs::{self, Body as Content, DeleteOptions, Outcome, PatchBody, Target, Write, check_reached};
+use crate::verbs::{self, Body as Content, Outcome, PatchBody, Target, Write, check_reached};
 
 /// The largest request body, as in Kubernetes.
 const BODY_LIMIT: usize = 3 * 1024 * 1024;
 /// The content type that Go's typed clients prefer.
-const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
+pub(super) const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 
 /// Handles a request for a resource.
 pub(super) async fn answer(
@@ -50,12 +50,13 @@ pub(super) async fn answer(
     Ok(response)
 }
 
-/// Returns whether a request is for a resource that Kubernetes encodes in protobuf. Definitions are not.
+/// Returns whether a request is for a resource that this server encodes in protobuf. Definitions of resources and
+/// `APIServices` are not.
 pub(super) fn is_builtin(call: &Call) -> bool {
     match &call.route {
         Route::Resource { group, .. } => {
-            group.is_empty()
-                || group != "apiextensions.k8s.io" && Registry::builtin_groups().any(|name| name == group)
+            let has_form = !matches!(&**group, "apiextensions.k8s.io" | "apiregistration.k8s.io");
+            group.is_empty() || has_form && Registry::builtin_groups().any(|name| name == group)
         }
         _ => false,
     }
@@ -249,10 +250,23 @@ fn object(target: &Target, content_type: &str, bytes: &[u8]) -> Result<(Value, V
         "application/yaml" => yaml(bytes)
             .map(|value| (value, Vec::new()))
             .map_err(|error| unreadable(target, bytes, &error)),
-        PROTOBUF if matches!(target.version.form, Form::Builtin(_)) => protobuf::read(bytes)
-            .map(|value| (value, Vec::new()))
-            .map_err(|error| unreadable(target, b"k8s", &error)),
+        PROTOBUF if matches!(target.version.form, Form::Builtin(_)) => {
+            let (api_version, kind) = expected(target);
+            protobuf::read_as(bytes, api_version, kind)
+                .map(|value| (value, Vec::new()))
+                .map_err(|error| unreadable(target, b"k8s", &error))
+        }
         _ => Err(Status::unsupported_media_type()),
+    }
+}
+
+/// Returns the version and the kind of an object whose body does not name them.
+fn expected(target: &Target) -> (&str, &str) {
+    match &*target.subresource {
+        "scale" => ("autoscaling/v1", "Scale"),
+        "eviction" => ("policy/v1", "Eviction"),
+        "token" => ("authentication.k8s.io/v1", "TokenRequest"),
+        _ => (&target.version.api_version, &target.resource.kind),
     }
 }
 
@@ -281,14 +295,14 @@ fn unreadable(target: &Target, bytes: &[u8], error: &dyn fmt::Display) -> Status
 
 /// Why a body is not YAML.
 #[derive(Debug, Error)]
-enum YamlError {
+pub(super) enum YamlError {
     #[error(transparent)]
     Utf8(#[from] std::str::Utf8Error),
     #[error(transparent)]
     Syntax(#[from] serde_saphyr::Error),
 }
 
-fn yaml(bytes: &[u8]) -> Result<Value, YamlError> {
+pub(super) fn yaml(bytes: &[u8]) -> Result<Value, YamlError> {
     let text = std::str::from_utf8(bytes)?;
     Ok(serde_saphyr::from_str(text)?)
 }
@@ -401,11 +415,7 @@ fn delete(call: &Call, target: &Target, content_type: &str, bytes: &[u8]) -> Res
     let options = if bytes.is_empty() {
         call.params.delete()?
     } else {
-        let value = match content_type {
-            PROTOBUF => protobuf::read(bytes).map_err(Status::bad_request)?,
-            _ => reader::read(bytes).map_err(Status::bad_request)?.0,
-        };
-        DeleteOptions::read(&value)?
+        options::read(content_type, bytes)?
     };
     let write = Write {
         manager: &call.manager,

@@ -202,10 +202,11 @@ const OPTIONS: &[&str] = &[
 
 /// Returns the Go type of a built-in kind; `None` if the table does not have it.
 pub fn go_type(api_version: &str, kind: &str) -> Option<GoType> {
-    let api_version = if OPTIONS.contains(&kind) {
-        "v1"
-    } else {
-        api_version
+    let api_version = match (api_version, kind) {
+        (_, kind) if OPTIONS.contains(&kind) => "v1",
+        // The first version has the same fields.
+        ("policy/v1beta1", "Eviction") => "policy/v1",
+        _ => api_version,
     };
     TABLE
         .kinds

@@ -57,6 +57,14 @@ pub enum ProtobufError {
 /// # Errors
 /// [`ProtobufError`]: the body is not an object, or its kind is not supported in protobuf.
 pub fn read(bytes: &[u8]) -> Result<Value, ProtobufError> {
+    read_as(bytes, "", "")
+}
+
+/// Decodes an object; if it does not name its version and kind, it has the given ones.
+///
+/// # Errors
+/// [`ProtobufError`]: the body is not an object, or its kind is not supported in protobuf.
+pub fn read_as(bytes: &[u8], as_version: &str, as_kind: &str) -> Result<Value, ProtobufError> {
     let rest = bytes.strip_prefix(MAGIC).ok_or(ProtobufError::NoPrefix)?;
     let (mut api_version, mut kind, mut raw) = (String::new(), String::new(), &[][..]);
     for field in Fields(rest) {
@@ -73,6 +81,12 @@ pub fn read(bytes: &[u8]) -> Result<Value, ProtobufError> {
             (2, Wire::Bytes(object)) => raw = object,
             _ => {}
         }
+    }
+    if api_version.is_empty() {
+        as_version.clone_into(&mut api_version);
+    }
+    if kind.is_empty() {
+        as_kind.clone_into(&mut kind);
     }
     let Some(ty) = go_type(&api_version, &kind) else {
         return Err(ProtobufError::UnknownKind { api_version, kind });

@@ -59,7 +59,7 @@ impl DeleteOptions {
     pub fn read(value: &Value) -> Result<Self, Status> {
         let mut causes = Vec::new();
         let propagation = match value["propagationPolicy"].as_str() {
-            None | Some("") => None,
+            None => None,
             Some("Orphan") => Some(Propagation::Orphan),
             Some("Background") => Some(Propagation::Background),
             Some("Foreground") => Some(Propagation::Foreground),
@@ -80,8 +80,9 @@ impl DeleteOptions {
                 "orphanDependents and deletionPropagation cannot be both set",
             ));
         }
-        let dry_run = value["dryRun"].as_array().is_some_and(|list| !list.is_empty());
-        if dry_run && value["dryRun"] != json!(["All"]) {
+        let stages = value["dryRun"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let dry_run = !stages.is_empty();
+        if stages.iter().any(|stage| stage != "All") {
             causes.push(Cause {
                 reason: "FieldValueNotSupported",
                 field: "dryRun".to_owned(),

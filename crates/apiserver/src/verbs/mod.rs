@@ -62,7 +62,7 @@ pub fn patch(
     write: &Write<'_>,
 ) -> Result<Outcome, Status> {
     match &*target.subresource {
-        "scale" => scale::patch(state, target, body, write),
+        "scale" => scale::patch(state, target, body, duplicates, write),
         _ => patch::patch(state, target, body, duplicates, write),
     }
 }

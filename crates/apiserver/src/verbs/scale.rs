@@ -4,9 +4,9 @@ use serde_json::{Map, Value, json};
 
 use super::create::check_names;
 use super::decode::check_kind;
-use super::outcome::Outcome;
+use super::outcome::{Outcome, with_warnings};
 use super::patch::{PatchBody, apply_error_status, patched};
-use super::update::{Existing, check_named, finish};
+use super::update::{Existing, check_named, finish, uid_conflict};
 use crate::journal::Verb;
 use crate::kinds::codec::{CodecError, go_type};
 use crate::kinds::{Form, Scale, Version};
@@ -16,7 +16,7 @@ use crate::object::selector::expression_text;
 use crate::state::State;
 use crate::status::{Cause, Status};
 use crate::target::Target;
-use crate::write::Write;
+use crate::write::{Validation, Write};
 
 const VERSION: &str = "autoscaling/v1";
 
@@ -113,25 +113,28 @@ pub(super) fn update(
     state: &mut State,
     target: &Target,
     mut scale: Value,
-    _duplicates: &[String],
+    duplicates: &[String],
     write: &Write<'_>,
 ) -> Result<Outcome, Status> {
     if let Some(map) = scale.as_object_mut() {
         map.entry("apiVersion").or_insert_with(|| json!(VERSION));
         map.entry("kind").or_insert_with(|| json!("Scale"));
     }
-    read(&mut scale).map_err(|why| {
+    let cannot = |why: String| {
         Status::bad_request(format!(
             "Scale in version \"v1\" cannot be handled as a Scale: {why}"
         ))
-    })?;
+    };
+    let unknown = read(&mut scale).map_err(|why| cannot(why.to_string()))?;
+    let warnings = complaints(duplicates, &unknown, write.validation).map_err(cannot)?;
     // Another kind is refused below.
     if scale["kind"] == "Scale" {
         check_named(target, &scale)?;
         check_names(target, &mut scale)?;
     }
-    let existing = existing(state, target)?;
-    write_scale(state, target, &existing, scale, None, write, Verb::Update)
+    let outcome = existing(state, target)
+        .and_then(|existing| write_scale(state, target, &existing, scale, None, write, Verb::Update));
+    with_warnings(outcome, warnings)
 }
 
 /// Patches the scale of an object.
@@ -139,6 +142,7 @@ pub(super) fn patch(
     state: &mut State,
     target: &Target,
     body: PatchBody,
+    duplicates: &[String],
     write: &Write<'_>,
 ) -> Result<Outcome, Status> {
     let existing = existing(state, target)?;
@@ -149,21 +153,40 @@ pub(super) fn patch(
     }
     let mut scale = patched(target, shown, &body)?;
     let sent = scale.clone();
-    read(&mut scale).map_err(|why| {
-        let cause = Cause::invalid("patch", &Value::String(sent.to_string()), why.to_string());
+    let cannot = |why: String| {
+        let cause = Cause::invalid("patch", &Value::String(sent.to_string()), why);
         Status::invalid("", "", "", vec![cause])
-    })?;
+    };
+    let unknown = read(&mut scale).map_err(|why| cannot(why.to_string()))?;
+    let warnings = complaints(duplicates, &unknown, write.validation).map_err(cannot)?;
     if scale["kind"] == "Scale" {
         check_names(target, &mut scale)?;
     }
-    write_scale(state, target, &existing, scale, None, write, Verb::Patch)
+    let outcome = write_scale(state, target, &existing, scale, None, write, Verb::Patch);
+    with_warnings(outcome, warnings)
 }
 
-/// Normalises a `Scale` and reports what does not fit. [`check_scale`] rejects other kinds.
-fn read(scale: &mut Value) -> Result<(), CodecError> {
+/// Normalises a `Scale`; returns the paths of unknown fields. [`check_scale`] rejects other kinds.
+fn read(scale: &mut Value) -> Result<Vec<String>, CodecError> {
     match go_type(VERSION, "Scale") {
-        Some(ty) if scale["kind"] == "Scale" => ty.normalize(scale).map(|_| ()),
-        _ => Ok(()),
+        Some(ty) if scale["kind"] == "Scale" => ty.normalize(scale),
+        _ => Ok(Vec::new()),
+    }
+}
+
+/// Returns the warnings about duplicate and unknown fields; strict validation rejects them.
+fn complaints(
+    duplicates: &[String],
+    unknown: &[String],
+    validation: Validation,
+) -> Result<Vec<String>, String> {
+    let duplicates = duplicates.iter().map(|path| format!("duplicate field {path:?}"));
+    let unknown = unknown.iter().map(|path| format!("unknown field {path:?}"));
+    let all: Vec<String> = duplicates.chain(unknown).collect();
+    match validation {
+        Validation::Strict if !all.is_empty() => Err(format!("strict decoding error: {}", all.join(", "))),
+        Validation::Warn => Ok(all),
+        _ => Ok(Vec::new()),
     }
 }
 
@@ -279,6 +302,10 @@ fn check_scale(target: &Target, new: &mut Value, existing: &Existing) -> Result<
         // The message is that of any other wrong kind.
         check_kind(target, new)?;
         return Err(Status::bad_request("the object is not a Scale"));
+    }
+    let uid = metadata::text(new, "uid");
+    if !uid.is_empty() && *uid != *existing.stored.head.uid {
+        return Err(uid_conflict(target, uid, &existing.stored.head.uid));
     }
     let revision = metadata::text(new, "resourceVersion");
     if !revision.is_empty() && *revision != existing.stored.revision.to_string() {

@@ -146,7 +146,7 @@ pub(super) fn check_replaced(target: &Target, object: &Value, existing: &Existin
 }
 
 /// Returns the response to an update whose UID does not match; `stored` is empty if there is no such object.
-fn uid_conflict(target: &Target, given: &str, stored: &str) -> Status {
+pub(super) fn uid_conflict(target: &Target, given: &str, stored: &str) -> Status {
     // The key under which the API server stores a Service in etcd.
     let directory = match &*target.resource.table {
         "services" => "services/specs",

@@ -31,6 +31,12 @@ pub enum FieldSelectorError {
         /// The character.
         char: char,
     },
+    /// A character that must be escaped.
+    #[error("invalid field selector: unescaped character in value: {code}")]
+    Unescaped {
+        /// The number of the character.
+        code: u32,
+    },
     /// A value ends within an escape sequence.
     #[error("invalid field selector: invalid escape sequence: \\")]
     OpenEscape,
@@ -144,6 +150,9 @@ fn unescape(text: &str) -> Result<String, FieldSelectorError> {
     let mut out = String::with_capacity(text.len());
     let mut chars = text.chars();
     while let Some(char) = chars.next() {
+        if matches!(char, ',' | '=') {
+            return Err(FieldSelectorError::Unescaped { code: char.into() });
+        }
         if char != '\\' {
             out.push(char);
             continue;
@@ -187,6 +196,10 @@ mod tests {
             ),
             ("a=\\x", "invalid field selector: invalid escape sequence: \\x"),
             ("a=\\", "invalid field selector: invalid escape sequence: \\"),
+            (
+                "a=b=c",
+                "invalid field selector: unescaped character in value: 61",
+            ),
         ] {
             assert_eq!(FieldSelector::parse(text).unwrap_err().to_string(), wanted);
         }
