@@ -238,13 +238,16 @@ fn an_operator_is_pruned_after_its_instances_although_the_release_drops_the_depe
             },
         )
         .await?;
-        let base = format!("{}-base-m1", scene.name);
+        let (base, top) = (
+            format!("{}-base-m1", scene.name),
+            format!("{}-top-m1", scene.name),
+        );
         let waits = |sync: &SyncResource| {
             let pending = sync
                 .status
                 .as_ref()
                 .and_then(|status| status.pending_deletions.as_ref());
-            pending.is_some_and(|pending| pending.waiting_for.contains("depends on this one"))
+            pending.is_some_and(|pending| pending.waiting_for.contains(&top))
         };
         scene
             .fleet()

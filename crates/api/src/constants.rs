@@ -61,11 +61,11 @@ pub const APPROVE_DELETIONS: &str = "starling.dev/approve-deletions";
 /// Annotation on a SyncGroup: digest of the membership change that an operator approves, as reported in the
 /// condition `MembershipHeld`. A digest approves once, until it is removed and set again.
 pub const APPROVE_MEMBERSHIP: &str = "starling.dev/approve-membership";
-/// Annotation on a Sync of a group that is being deleted: its deletion timestamp, once the plan of the group has decided
-/// the removal. Without it no object is deleted.
+/// Annotation on a Sync of a group that is being deleted: its deletion timestamp, once the plan of the group has
+/// decided the removal. Without it no object is deleted.
 pub const REMOVAL: &str = "starling.dev/removal";
-/// Annotation on a Sync: `"true"` leaves its objects on the member when the Sync is deleted, so that a member that cannot
-/// be reached does not delay the deletion.
+/// Annotation on a Sync: `"true"` leaves its objects on the member when the Sync is deleted, so that a member that
+/// cannot be reached does not delay the deletion.
 pub const ABANDON: &str = "starling.dev/abandon";
 /// Finalizer of a Sync or SyncGroup whose deletion deletes objects on members.
 pub const FINALIZER: &str = "starling.dev/finalizer";

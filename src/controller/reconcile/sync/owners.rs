@@ -30,7 +30,8 @@ pub(super) fn others(context: SyncContext<'_>, observed: &SyncSnapshot) -> Vec<S
         .collect()
 }
 
-/// Returns all other Syncs on the member, also those that are being deleted or leave their groups, by their owner labels.
+/// Returns all other Syncs on the member, also those that are being deleted or leave their groups, by their owner
+/// labels.
 pub(super) fn all(context: SyncContext<'_>, observed: &SyncSnapshot) -> BTreeMap<OwnerLabel, OtherOwner> {
     clusters_of(context, observed)
         .iter()

@@ -279,8 +279,8 @@ impl SiblingsOf<'_> {
         })
     }
 
-    /// Returns the existing siblings with their own specs. Siblings that are being deleted or that leave their group, or
-    /// whose group is being deleted, keep no object.
+    /// Returns the existing siblings with their own specs. Siblings that are being deleted or that leave their group,
+    /// or whose group is being deleted, keep no object.
     fn current(&self) -> Vec<Sibling> {
         let owners = owners::all(self.context, self.observed);
         let goes = |sibling: &Sibling| owners.get(&sibling.owner).is_some_and(|other| other.goes);

@@ -23,9 +23,9 @@ pub(super) struct Deletion<'d> {
     pub(super) label: String,
 }
 
-/// Returns the begun deletions on all members, by cluster and in order. Those in the moment after the management cluster
-/// was set back are of attempts that were in progress: it no longer has what allowed them. What is written later breaks
-/// [`Rule::AfterRestore`].
+/// Returns the begun deletions on all members, by cluster and in order. Those in the moment after the management
+/// cluster was set back are of attempts that were in progress: it no longer has what allowed them. What is written
+/// later breaks [`Rule::AfterRestore`].
 pub(super) fn deletions<'d>(world: &'d World<'_>) -> Vec<Deletion<'d>> {
     let mut found = Vec::new();
     for (&cluster, members) in &world.members {

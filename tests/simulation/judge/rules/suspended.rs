@@ -117,6 +117,11 @@ fn is_unknown(own: &OwnWrite<'_>) -> bool {
     let of_hub = set_backs.filter(|(_, name)| !history.members.contains_key(name));
     { of_hub }.any(|(back, _)| {
         let is_later = own.write.at > after(*back, own.limit());
+        // A member that was set back itself may have lost the number.
+        let set_backs = &history.set_backs;
+        let is_later = is_later
+            && !{ set_backs.iter() }
+                .any(|(at, name)| name == own.cluster && at > back && *at <= own.write.at);
         let number = number_on(own.member, &own.label, *back);
         is_later
             && number.is_some_and(|number| {
