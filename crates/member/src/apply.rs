@@ -468,7 +468,7 @@ impl Member {
             return BTreeMap::new();
         }
         let inventories = self.other_inventories(job.owner, attempt).await;
-        let mut inventories = inventories.unwrap_or_default();
+        let mut inventories = inventories.unwrap_or_default().readable;
         inventories.retain(|owner, _| owners.contains_key(owner));
         inventories
     }

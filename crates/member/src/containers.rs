@@ -61,6 +61,32 @@ pub(super) struct ContainersInUse {
     pub(super) waiting: BTreeMap<ObjectId, String>,
 }
 
+/// The inventories of other owners.
+#[derive(Debug, Default)]
+pub(super) struct OtherInventories {
+    pub(super) readable: BTreeMap<OwnerLabel, Inventory>,
+    unreadable: Vec<Unreadable>,
+}
+
+/// A ConfigMap that is no inventory that this version reads.
+#[derive(Debug)]
+struct Unreadable {
+    name: String,
+    text: String,
+    source: FormatError,
+}
+
+impl OtherInventories {
+    /// Takes an inventory that cannot be read and may list an object in a container: whatever its format is, it names
+    /// the namespace, or the API group. Others stop nothing.
+    fn take_unreadable(&mut self, container: &ObjectId) -> Option<MemberError> {
+        let named = instances(container).map_or(&*container.name, |(group, _)| group);
+        let found = self.unreadable.iter().position(|one| one.text.contains(named))?;
+        let Unreadable { name, source, .. } = self.unreadable.swap_remove(found);
+        Some(MemberError::Inventory { name, source })
+    }
+}
+
 impl ContainersInUse {
     /// Returns why a container is not deleted yet; `None`: nothing in it is being deleted.
     pub(super) fn refusal(&self, key: &ObjectId) -> Option<MemberError> {
@@ -149,10 +175,13 @@ impl Member {
         if open.is_empty() {
             return Ok(in_use);
         }
-        let others = self.other_inventories(question.owner, attempt).await?;
+        let mut others = self.other_inventories(question.owner, attempt).await?;
         for container in open {
+            if let Some(error) = others.take_unreadable(container) {
+                return Err(error);
+            }
             if self
-                .has_others(question, &others, container, &mut in_use, attempt)
+                .has_others(question, &others.readable, container, &mut in_use, attempt)
                 .await?
             {
                 in_use.kept.insert(container.clone());
@@ -244,19 +273,23 @@ impl Member {
         &self,
         owner: &OwnerLabel,
         attempt: &Attempt,
-    ) -> Result<BTreeMap<OwnerLabel, Inventory>, MemberError> {
-        let mut inventories: BTreeMap<OwnerLabel, Inventory> = BTreeMap::new();
-        for (name, data) in self.list_maps(attempt).await? {
+    ) -> Result<OtherInventories, MemberError> {
+        let mut others = OtherInventories::default();
+        for (name, mut data) in self.list_maps(attempt).await? {
             let Some(other) = format::owner_of(&name).filter(|other| other != owner) else {
                 continue;
             };
-            let text = data.get(DATA_KEY).ok_or(FormatError::NoVersion);
-            let shard = text
-                .and_then(|text| format::parse(text))
-                .map_err(|source| MemberError::Inventory { name, source })?;
-            let known = inventories.entry(other).or_default();
-            *known = known.union(&shard.entries);
+            let Some(text) = data.remove(DATA_KEY) else {
+                continue;
+            };
+            match format::parse(&text) {
+                Ok(shard) => {
+                    let known = others.readable.entry(other).or_default();
+                    *known = known.union(&shard.entries);
+                }
+                Err(source) => others.unreadable.push(Unreadable { name, text, source }),
+            }
         }
-        Ok(inventories)
+        Ok(others)
     }
 }

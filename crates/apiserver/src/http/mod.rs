@@ -1,6 +1,7 @@
 //! The HTTP layer: turns paths, queries and bodies into verbs, and their results into responses.
 
 mod body;
+mod content;
 mod discovery;
 mod encode;
 mod negotiate;

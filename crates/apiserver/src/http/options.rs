@@ -5,7 +5,7 @@
 
 use serde_json::{Value, json};
 
-use super::resources::{PROTOBUF, yaml};
+use super::content::{PROTOBUF, yaml};
 use crate::kinds::{codec, protobuf};
 use crate::object::json as reader;
 use crate::status::Status;

@@ -8,9 +8,9 @@ use hyper::body::Incoming;
 use hyper::header::{CONTENT_TYPE, HeaderMap};
 use hyper::{Method, Request, Response};
 use serde_json::Value;
-use thiserror::Error;
 
 use super::body::Body;
+use super::content::{PROTOBUF, yaml};
 use super::request::Call;
 use super::response::{add_warnings, json, status_response};
 use super::route::Route;
@@ -25,8 +25,6 @@ use crate::verbs::{self, Body as Content, Outcome, PatchBody, Target, Write, che
 
 /// The largest request body, as in Kubernetes.
 const BODY_LIMIT: usize = 3 * 1024 * 1024;
-/// The content type that Go's typed clients prefer.
-pub(super) const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 
 /// Handles a request for a resource.
 pub(super) async fn answer(
@@ -291,20 +289,6 @@ fn unreadable(target: &Target, bytes: &[u8], error: &dyn fmt::Display) -> Status
     let text = String::from_utf8_lossy(bytes);
     let shown: String = text.chars().take(30).collect();
     Status::bad_request(format!("{start} json parse error: {error} ({shown} ...)"))
-}
-
-/// Why a body is not YAML.
-#[derive(Debug, Error)]
-pub(super) enum YamlError {
-    #[error(transparent)]
-    Utf8(#[from] std::str::Utf8Error),
-    #[error(transparent)]
-    Syntax(#[from] serde_saphyr::Error),
-}
-
-pub(super) fn yaml(bytes: &[u8]) -> Result<Value, YamlError> {
-    let text = std::str::from_utf8(bytes)?;
-    Ok(serde_saphyr::from_str(text)?)
 }
 
 async fn write(

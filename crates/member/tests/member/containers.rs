@@ -311,3 +311,30 @@ async fn an_object_that_is_handed_over_keeps_its_origin_if_nobody_names_the_form
     let origins: Vec<Origin> = entries.entries().map(|entry| entry.listed.origin).collect();
     assert_eq!(origins, [Origin::Created, Origin::Adopted]);
 }
+
+/// Another version wrote the inventory of another owner. Only what it mentions waits for it.
+#[tokio::test]
+async fn an_inventory_that_cannot_be_read_keeps_the_namespaces_that_it_mentions() {
+    let mentioned = Housed::apply("keep-mentioned").await;
+    let other = Housed::apply("keep-other").await;
+    let name = "starling-inventory-fedcba98765432100123456789abcdef";
+    let text = format!("starling-inventory/9 shards=1\n?{}?\n", mentioned.inner);
+    let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "data": {"inventory": text},
+        "metadata": {"name": name, "labels": {"app.kubernetes.io/managed-by": "starling"}}});
+    let maps = mentioned.world.system_maps();
+    let map = serde_json::from_value(map).unwrap();
+    maps.create(&PostParams::default(), &map).await.unwrap();
+    let outcome = mentioned.world.delete(&BTreeSet::new()).await;
+    assert!(
+        matches!(&outcome.interrupted, Some(MemberError::Inventory { name: found, .. }) if found == name),
+        "{outcome:?}"
+    );
+    assert!(outcome.deleted.is_empty(), "{outcome:?}");
+    let outcome = other.world.delete(&BTreeSet::new()).await;
+    assert_eq!(
+        outcome.terminating,
+        std::slice::from_ref(other.namespace()),
+        "{outcome:?}"
+    );
+    maps.delete(name, &Default::default()).await.unwrap();
+}
