@@ -7,7 +7,7 @@ use super::counted::is_prune_granted;
 use super::deletions::{had_begun, is_being_deleted, is_recreation};
 use super::targets::attempt_limit;
 use crate::judge::history::{Key, Verb, Write};
-use crate::judge::hub::{after, earlier, span};
+use crate::judge::hub::{earlier, span};
 use crate::judge::member::{Member, is_own, owner, uid};
 use crate::judge::render::annotation;
 use crate::judge::violation::{Rule, Violation};
@@ -23,15 +23,14 @@ pub(super) struct Deletion<'d> {
     pub(super) label: String,
 }
 
-/// Returns the begun deletions on all members, by cluster and in order. Those in the moment after the management
-/// cluster was set back are of attempts that were in progress: it no longer has what allowed them. What is written
-/// later breaks [`Rule::AfterRestore`].
+/// Returns the begun deletions on all members, by cluster and in order. Those of attempts that were in progress
+/// when the management cluster was set back are left out: it no longer has what allowed them. What is written later
+/// breaks [`Rule::AfterRestore`].
 pub(super) fn deletions<'d>(world: &'d World<'_>) -> Vec<Deletion<'d>> {
     let mut found = Vec::new();
     for (&cluster, members) in &world.members {
         for member in members {
             let deletes = member.own_writes.iter().map(|own| own.write);
-            let deletes = deletes.filter(|write| !follows_restore(world, write.at));
             let begun = deletes.filter(|write| write.verb != Verb::Write && !had_begun(member, write));
             found.extend(begun.map(|write| Deletion {
                 world,
@@ -42,20 +41,8 @@ pub(super) fn deletions<'d>(world: &'d World<'_>) -> Vec<Deletion<'d>> {
             }));
         }
     }
+    found.retain(|deletion| !deletion.follows_restore());
     found
-}
-
-/// Whether the management cluster was set back just before: an attempt that waits for its answer continues once it
-/// responds again.
-fn follows_restore(world: &World<'_>, at: Timestamp) -> bool {
-    let history = world.history;
-    let responds = |back: Timestamp| {
-        let away = history.away.iter();
-        let away = away.filter(|(from, to)| *from <= back && back < *to);
-        away.map(|(_, to)| *to).max().unwrap_or(back)
-    };
-    let mut restores = history.hub_set_backs();
-    restores.any(|back| back <= at && at <= after(responds(back), history.live))
 }
 
 /// Returns the owner label of an object. If the object lost it, the inventory with the object tells its owner.
@@ -125,6 +112,13 @@ impl<'d> Deletion<'d> {
             target.is_some_and(|target| target.renders(&self.key()).is_some())
         });
         is_rendered && !self.is_end() && is_recreation(self.member, self.write)
+    }
+
+    /// Whether an attempt may have decided this before the management cluster was set back.
+    fn follows_restore(&self) -> bool {
+        let from = earlier(self.at(), self.limit());
+        let mut restores = self.world.history.hub_set_backs();
+        restores.any(|back| back > from && back <= self.at())
     }
 
     /// Returns how long an attempt may continue with what it knew when it began.
