@@ -25,7 +25,6 @@ use self::scopes::{
 };
 use self::unfinished::Unfinished;
 use super::caches::ObjectCaches;
-use super::caches::removal_times::RemovalTimes;
 use super::event_handlers::{ChangedBy, EventHandlers};
 use super::hub::{Hub, HubError};
 use crate::controller::object_key::ObjectKey;
@@ -85,7 +84,6 @@ pub struct BudgetContext<'a> {
     /// The clock, which knows its jumps.
     pub clock: &'a starling_net::clock::Clock,
     /// When the removals of Syncs of groups began.
-    pub removal_times: &'a RemovalTimes,
     /// The time of the request.
     pub now: Timestamp,
 }

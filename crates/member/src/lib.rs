@@ -31,6 +31,7 @@ mod metadata;
 mod network;
 mod numbered;
 mod numbers;
+mod origins;
 mod outcome;
 mod paths;
 mod preview;

@@ -85,7 +85,6 @@ struct World {
     queues: Queues,
     waiting: WaitingSyncs,
     clock: NetClock,
-    removal_times: RemovalTimes,
     budgets: DeletionBudgets,
 }
 
@@ -118,7 +117,6 @@ impl World {
             queues: Queues::default(),
             waiting: WaitingSyncs::default(),
             clock: NetClock::system(),
-            removal_times: RemovalTimes::default(),
             budgets: DeletionBudgets::new(settings),
         }
     }
@@ -133,7 +131,6 @@ impl World {
                 waiting: &self.waiting,
             },
             clock: &self.clock,
-            removal_times: &self.removal_times,
             now: self.clock.now(),
         }
     }

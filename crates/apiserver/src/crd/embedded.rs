@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use super::lists::{child, key};
 use super::schema::Schema;
 use crate::cause::Cause;
-use crate::value::go_type;
+use crate::value::{go_type, json_type};
 
 /// The JSON type of a metadata field.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -130,7 +130,7 @@ fn coerce_metadata(
                 .map(|(found, ty)| (found, format!("struct field ObjectMeta.{name} of type {ty}")))
         }),
         Value::Null => None,
-        other => Some((json_kind(other), "value of type v1.ObjectMeta".to_owned())),
+        other => Some((json_type(other), "value of type v1.ObjectMeta".to_owned())),
     };
     if let Some((found, into)) = problem {
         let why = format!("json: cannot unmarshal {found} into Go {into}");
@@ -152,17 +152,6 @@ fn coerce_metadata(
     Ok(())
 }
 
-fn json_kind(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "bool",
-        Value::Number(_) => "number",
-        Value::String(_) => "string",
-        Value::Array(_) => "array",
-        Value::Object(_) => "object",
-    }
-}
-
 /// Returns the type of a value and the type that its field requires; `None` if they match.
 fn type_mismatch<'a>(kind: Kind, ty: &'a str, value: &Value) -> Option<(&'static str, &'a str)> {
     fn first_mismatch<'a, 'v>(
@@ -172,7 +161,7 @@ fn type_mismatch<'a>(kind: Kind, ty: &'a str, value: &Value) -> Option<(&'static
     ) -> Option<(&'static str, &'a str)> {
         values
             .find(|value| !fits(value))
-            .map(|value| (json_kind(value), ty))
+            .map(|value| (json_type(value), ty))
     }
     let text = |value: &Value| value.is_string() || value.is_null();
     match (kind, value) {
@@ -183,7 +172,7 @@ fn type_mismatch<'a>(kind: Kind, ty: &'a str, value: &Value) -> Option<(&'static
             let item = ty.trim_start_matches("[]");
             first_mismatch(list.iter(), Value::is_object, item)
         }
-        (_, other) => Some((json_kind(other), ty)),
+        (_, other) => Some((json_type(other), ty)),
     }
 }
 

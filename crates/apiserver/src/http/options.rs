@@ -9,6 +9,7 @@ use super::content::{PROTOBUF, yaml};
 use crate::kinds::{codec, protobuf};
 use crate::object::json as reader;
 use crate::status::Status;
+use crate::value::json_type;
 use crate::verbs::DeleteOptions;
 
 const KIND: &str = "DeleteOptions";
@@ -93,15 +94,4 @@ fn check_kind(value: &mut Value) -> Result<(), Status> {
             "no kind {kind:?} is registered for version {version:?} in scheme \"pkg/runtime/scheme.go:111\""
         )
     }))
-}
-
-fn json_type(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "bool",
-        Value::Number(_) => "number",
-        Value::String(_) => "string",
-        Value::Array(_) => "array",
-        Value::Object(_) => "object",
-    }
 }

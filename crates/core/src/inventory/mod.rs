@@ -116,11 +116,10 @@ impl Inventory {
     }
 
     /// Records that an object is not deleted with the others: as one that was there before Starling, it is given up.
-    /// Returns whether that is new.
-    pub fn adopt(&mut self, key: &ObjectId) -> bool {
-        let listed = self.entries.get_mut(key);
-        let listed = listed.filter(|listed| listed.origin != Origin::Adopted);
-        listed.map(|listed| listed.origin = Origin::Adopted).is_some()
+    pub fn adopt(&mut self, key: &ObjectId) {
+        if let Some(listed) = self.entries.get_mut(key) {
+            listed.origin = Origin::Adopted;
+        }
     }
 
     /// Records when the grace before the deletion of an object began; `None`: the object is wanted.

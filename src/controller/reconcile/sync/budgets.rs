@@ -159,7 +159,6 @@ pub(super) fn context(context: SyncContext<'_>) -> BudgetContext<'_> {
         objects: context.objects,
         handlers: context.handlers,
         clock: context.clock,
-        removal_times: context.removal_times,
         now: context.clock.now(),
     }
 }

@@ -13,17 +13,10 @@ use super::observe::{SyncSnapshot, observe};
 use crate::controller::context::SyncContext;
 use crate::controller::object_key::ObjectKey;
 
-/// Returns the other Syncs on the same member. The member is known by its identity, because a Cluster in another
-/// namespace may connect to it.
+/// Returns the other Syncs on the same member that keep their objects.
 pub(super) fn others(context: SyncContext<'_>, observed: &SyncSnapshot) -> Vec<SyncSnapshot> {
-    let id = &observed.cluster_id;
-    clusters_of(context, observed)
-        .iter()
-        .flat_map(|cluster| context.objects.syncs.indexed(cluster))
-        .map(|sync| ObjectKey::of(&*sync))
-        .filter(|key| *key != observed.key)
-        .filter_map(|key| observe(context, &key))
-        .filter(|other| other.cluster_id == *id && other.object.metadata.deletion_timestamp.is_none())
+    on_member(context, observed)
+        .filter(|other| other.object.metadata.deletion_timestamp.is_none())
         // The objects of a Sync that is about to be deleted belong to the Sync that renders them, so that a renamed
         // entry, or a cluster that moves to another group, finds its own objects.
         .filter(|other| !other.leaves())
@@ -33,13 +26,7 @@ pub(super) fn others(context: SyncContext<'_>, observed: &SyncSnapshot) -> Vec<S
 /// Returns all other Syncs on the member, also those that are being deleted or leave their groups, by their owner
 /// labels.
 pub(super) fn all(context: SyncContext<'_>, observed: &SyncSnapshot) -> BTreeMap<OwnerLabel, OtherOwner> {
-    clusters_of(context, observed)
-        .iter()
-        .flat_map(|cluster| context.objects.syncs.indexed(cluster))
-        .map(|sync| ObjectKey::of(&*sync))
-        .filter(|key| *key != observed.key)
-        .filter_map(|key| observe(context, &key))
-        .filter(|other| other.cluster_id == observed.cluster_id)
+    on_member(context, observed)
         .map(|other| {
             let goes = goes(context, observed, &other);
             let name = format!("Sync {}", other.key);
@@ -64,6 +51,21 @@ fn goes(context: SyncContext<'_>, observed: &SyncSnapshot, other: &SyncSnapshot)
         && !template.suspend
         && !(observed.key.namespace == other.key.namespace
             && dependencies::depends(context, &observed.key, &other.key.name))
+}
+
+/// Returns the other Syncs on the same member. The member is known by its identity, because a Cluster in another
+/// namespace may connect to it.
+fn on_member<'a>(
+    context: SyncContext<'a>,
+    observed: &'a SyncSnapshot,
+) -> impl Iterator<Item = SyncSnapshot> + 'a {
+    clusters_of(context, observed)
+        .into_iter()
+        .flat_map(move |cluster| context.objects.syncs.indexed(&cluster))
+        .map(|sync| ObjectKey::of(&*sync))
+        .filter(move |key| *key != observed.key)
+        .filter_map(move |key| observe(context, &key))
+        .filter(move |other| other.cluster_id == observed.cluster_id)
 }
 
 /// Returns the Clusters that connect to the member.

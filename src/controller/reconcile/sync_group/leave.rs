@@ -52,6 +52,8 @@ pub(super) struct Leaving {
     is_known: bool,
     /// The stages and windows of the clusters with Syncs that the group does not select, by name.
     places: BTreeMap<ClusterName, Place>,
+    /// The entries whose objects stay ([`kept_entries`]).
+    pub(super) kept: Vec<String>,
     /// Those of these clusters that exist and are not ready. One that is gone has nothing to wait for.
     away: BTreeSet<ClusterName>,
 }
@@ -64,6 +66,7 @@ impl Leaving {
             settles_at: now,
             removing: removing(group, &RemovalTimes::default(), now),
             is_known: true,
+            kept: kept_entries(group),
             ..Self::deselected(group, clusters, now.into())
         }
     }
@@ -163,6 +166,7 @@ pub(super) fn observe(
         settles_at: waits::from(since, waits::DESELECTION_SETTLE),
         is_known: context.objects.clusters.is_synced(),
         clock_jumps: clock_jumps.clone(),
+        kept: kept_entries(group),
         ..leaving
     }
 }
@@ -272,7 +276,6 @@ pub(super) fn leaving(
             .is_some_and(|held| held.lost.contains(cluster))
     };
     let untils = budget_untils(group, leaving, now);
-    let kept = kept_entries(group);
     let syncs = group.syncs.iter();
     syncs
         .filter_map(|(cluster, entry, sync)| {
@@ -290,7 +293,7 @@ pub(super) fn leaving(
                 if removing_since.is_none() && has_returned(group, rolling, entry) {
                     return None;
                 }
-                let policy = match kept.iter().any(|kept| kept == entry) {
+                let policy = match leaving.kept.iter().any(|kept| kept == entry) {
                     true => DeletionPolicy::Orphan,
                     false => sync.spec.template.deletion_policy,
                 };
@@ -324,7 +327,7 @@ pub(super) fn leaving(
 
 /// Returns the entries with Syncs that delete their objects although the entry says, or said when it was in the spec,
 /// that they stay. A release brings the policy of an entry to its Syncs, and none may have come in between.
-pub(super) fn kept_entries(group: &Group) -> Vec<String> {
+fn kept_entries(group: &Group) -> Vec<String> {
     let deletes = |sync: &SyncResource| sync.spec.template.deletion_policy == DeletionPolicy::Delete;
     let entries: BTreeSet<&str> = { group.syncs.iter() }
         .filter(|(.., sync)| deletes(sync))
@@ -495,7 +498,6 @@ fn budget_context(context: GroupContext<'_>) -> BudgetContext<'_> {
         objects: context.objects,
         handlers: context.handlers,
         clock: context.clock,
-        removal_times: &context.caches.removal_times,
         now: context.clock.now(),
     }
 }

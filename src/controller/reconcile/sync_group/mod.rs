@@ -203,8 +203,14 @@ async fn step(
         reported_at: caches.status_times.get(&group.key),
     };
     let unselected = leaving.status(group);
-    let kept = leave::kept_entries(group);
-    let facts = machine::facts(group, &offer, leaving.held.is_some(), &unselected, &kept, times);
+    let facts = machine::facts(
+        group,
+        &offer,
+        leaving.held.is_some(),
+        &unselected,
+        &leaving.kept,
+        times,
+    );
     let mut memo = caches.plan_memos.take(&group.key);
     let store = Store {
         snapshots: &caches.release_snapshots,

@@ -16,7 +16,7 @@ use starling_core::plan::{PlanInput, ReadStrategy};
 use starling_core::rollout::{self, Blocked, PlannerInput, Preview, Rolling};
 use starling_expression::metric;
 
-use super::leave::{self, Leaving};
+use super::leave::Leaving;
 use super::machine::{self, GroupObservations, PassTimes, Store, drive};
 use super::observe::{Snapshot, observe};
 use super::offer::offer;
@@ -193,8 +193,7 @@ pub async fn preview_plan(
         clock_jumps: &ClockJumps::default(),
         reported_at: None,
     };
-    let kept = leave::kept_entries(&group);
-    let facts = machine::facts(&group, &offer, held, &unselected, &kept, times);
+    let facts = machine::facts(&group, &offer, held, &unselected, &leaving.kept, times);
     let store = Store {
         snapshots: &ReleaseSnapshots::default(),
         hub,

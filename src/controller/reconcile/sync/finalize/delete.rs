@@ -66,7 +66,7 @@ pub(super) async fn delete(
             return Ok(retry(observed));
         }
     };
-    let deleted = pass(context, observed, cause, &member, (&siblings, &owners)).await;
+    let deleted = pass(context, observed, cause, &member, &siblings, &owners).await;
     if deleted.is_complete() {
         return complete(context, observed, &deleted).await;
     }
@@ -112,7 +112,8 @@ async fn pass(
     observed: &SyncSnapshot,
     cause: DeletionCause,
     member: &Member,
-    (siblings, owners): (&BTreeSet<ObjectId>, &BTreeMap<OwnerLabel, OtherOwner>),
+    siblings: &BTreeSet<ObjectId>,
+    owners: &BTreeMap<OwnerLabel, OtherOwner>,
 ) -> DeleteOutcome {
     let job = DeleteJob {
         owner: &observed.owner,
