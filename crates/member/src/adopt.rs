@@ -9,18 +9,36 @@ use super::apply::ApplyJob;
 use super::attempt::Attempt;
 use super::call::{Call, JSON, Operation};
 use super::error::MemberError;
-use super::metadata::Partial;
+use super::metadata::{Metadata, Partial};
 use super::paths;
 use super::transport::{ApiResponse, Member};
 
 /// The state of a live object, compared with the render.
 pub(super) enum Adoption {
-    /// An apply would not change the object. The record is the one that such an apply would return.
-    InStep(Record),
+    /// An apply would not change the object.
+    InStep(InStep),
     /// An apply would change the object, which is at this `resourceVersion`.
     Differs(String),
     /// The object does not exist.
     Absent,
+}
+
+/// An object that an apply would not change.
+pub(super) struct InStep {
+    /// The record that such an apply would return.
+    pub(super) record: Record,
+    /// Whether an apply of Starling created the object ([`Metadata::is_created_by_us`]).
+    pub(super) is_created_by_us: bool,
+}
+
+impl InStep {
+    /// Reads the metadata of the object. `digest`: that of the content that it has; empty if that is not known.
+    pub(super) fn read(metadata: &Metadata<'_>, digest: &str) -> Self {
+        Self {
+            record: metadata.record(digest),
+            is_created_by_us: metadata.is_created_by_us(),
+        }
+    }
 }
 
 /// Whether a write of an object may change nothing although its reason is a difference. A drift may be that between two
@@ -86,7 +104,7 @@ impl Member {
         if metadata.is_left_alone() {
             // The last applied content is not known, so the record has no digest: once the annotation is removed, the
             // object is applied again.
-            return Ok(Adoption::InStep(metadata.record("")));
+            return Ok(Adoption::InStep(InStep::read(&metadata, "")));
         }
         if let Some(other) = metadata.live().owner.filter(|label| *label != job.owner.as_str()) {
             if job.siblings.has_given_up(other) {
@@ -106,7 +124,7 @@ impl Member {
         now.metadata.check(&object.key, get)?;
         let same_fields = now.metadata.fields_digest() == then.metadata.fields_digest();
         if same_fields && content(&live, get)? == content(&dry_run, dry_run_apply)? {
-            Ok(Adoption::InStep(now.metadata.record(&object.digest)))
+            Ok(Adoption::InStep(InStep::read(&now.metadata, &object.digest)))
         } else {
             Ok(Adoption::Differs(now.metadata.resource_version))
         }

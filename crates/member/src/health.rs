@@ -68,6 +68,16 @@ struct HeadMetadata {
     namespace: String,
     #[serde(default)]
     resource_version: String,
+    #[serde(default)]
+    labels: Option<BTreeMap<String, String>>,
+}
+
+impl HeadMetadata {
+    /// Whether the object has the label of another owner: it was handed over, or taken.
+    fn is_of_another(&self, owner: &OwnerLabel) -> bool {
+        let label = { self.labels.as_ref() }.and_then(|labels| labels.get(OWNER_LABEL));
+        label.is_some_and(|label| label != owner.as_str())
+    }
 }
 
 /// The parameters of a list of one kind.
@@ -90,7 +100,8 @@ struct Page<'a> {
 
 impl Member {
     /// Reads `objects`, which `owner` applied to the member, and evaluates each by itself: one paged list for each
-    /// kind, or one request for each object if a kind has few.
+    /// kind, or one request for each object if a kind has few. The health of an object that has the label of another
+    /// owner is unknown.
     pub async fn read_health(
         &self,
         owner: &OwnerLabel,
@@ -156,7 +167,7 @@ impl Member {
         // An object that the list did not contain may have lost the label, or was created between two pages.
         for key in wanted {
             if !objects.contains_key(*key) {
-                let one = self.get_health(&resource, key, now, attempt).await?;
+                let one = self.get_health(owner, &resource, key, now, attempt).await?;
                 objects.insert((*key).clone(), one);
             }
         }
@@ -254,6 +265,7 @@ impl Member {
 
     async fn get_health(
         &self,
+        owner: &OwnerLabel,
         resource: &Resource,
         key: &ObjectId,
         now: Timestamp,
@@ -265,6 +277,9 @@ impl Member {
             Ok(response) => {
                 let object: &RawValue = response.parse(operation)?;
                 let Head { metadata } = response.parse(operation)?;
+                if metadata.is_of_another(owner) {
+                    return Ok(ObjectHealth::of_another(metadata.resource_version));
+                }
                 Ok(self.evaluate(key, object.get(), metadata, now))
             }
             Err(MemberError::NotFound { .. }) => Ok(ObjectHealth::absent()),
@@ -293,6 +308,14 @@ impl ObjectHealth {
         Self {
             health: Health::new(Status::NotFound, "the object does not exist"),
             resource_version: String::new(),
+        }
+    }
+
+    /// What another Sync wrote says nothing about what this one applied.
+    fn of_another(resource_version: String) -> Self {
+        Self {
+            health: Health::new(Status::Unknown, "it belongs to another Sync by now"),
+            resource_version,
         }
     }
 }

@@ -11,7 +11,7 @@ use starling_core::apply::{ApplyReason, ApplyStep, Record};
 use starling_core::fields::FieldSet;
 use starling_core::object::{Ignored, RenderedObject};
 
-use super::adopt::Adoption;
+use super::adopt::{Adoption, InStep};
 use super::apply::ApplyJob;
 use super::attempt::Attempt;
 use super::body::with_uid;
@@ -55,14 +55,14 @@ impl Member {
         let get = Operation::object("get", &object.key);
         let metadata = live.parse::<Partial<'_>>(get)?.metadata;
         if metadata.is_left_alone() {
-            return Ok(unchanged(object, metadata.record("")));
+            return Ok(unchanged(step, InStep::read(&metadata, "")));
         }
         let live = self.release_fields(object, ignored, path, live, attempt).await?;
         let before = live.parse::<Partial<'_>>(get)?.metadata.resource_version;
         match self.compare(job, step, record, path, attempt).await? {
-            Some(Adoption::InStep(mut record)) => {
-                record.management.released.clone_from(&ignored.digest);
-                return Ok(unchanged(object, record));
+            Some(Adoption::InStep(mut found)) => {
+                found.record.management.released.clone_from(&ignored.digest);
+                return Ok(unchanged(step, found));
             }
             Some(Adoption::Absent) => return self.create_complete(step, ignored, path, attempt).await,
             Some(Adoption::Differs(_)) | None => {}
@@ -85,12 +85,16 @@ impl Member {
         let created = self
             .patch(object, path, ignored.whole.clone(), step.force, attempt)
             .await?;
-        let change = applied(step, None, &created)?.change;
+        let Applied { change, origin, .. } = applied(step, None, &created)?;
         let response = self
             .release_fields(object, ignored, path, created, attempt)
             .await?;
         let applied = applied_and_released(step, ignored, None, &response)?;
-        Ok(Applied { change, ..applied })
+        Ok(Applied {
+            change,
+            origin,
+            ..applied
+        })
     }
 
     /// Removes the ignored fields from Starling's entry of `managedFields`, if the entry has them. `live` is the last

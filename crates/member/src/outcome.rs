@@ -4,8 +4,9 @@ use http::StatusCode;
 use starling_core::apply::{ApplyReason, ApplyStep, Claim, PruneBlocker, Record};
 use starling_core::fields::FieldSet;
 use starling_core::inventory::{Inventory, Origin};
-use starling_core::object::{ObjectId, RenderedObject};
+use starling_core::object::ObjectId;
 
+use super::adopt::InStep;
 use super::call::Operation;
 use super::error::MemberError;
 use super::metadata::{Metadata, Partial};
@@ -105,12 +106,12 @@ impl ApplyOutcome {
 }
 
 /// An object that needed no write.
-pub(super) fn unchanged(object: &RenderedObject, record: Record) -> Applied {
+pub(super) fn unchanged(step: &ApplyStep<'_>, found: InStep) -> Applied {
     Applied {
-        key: object.key.clone(),
-        record,
+        key: step.object.key.clone(),
         change: Change::Unchanged,
-        origin: Origin::Unknown,
+        origin: origin_of_existing(step, &found.record.uid, found.is_created_by_us),
+        record: found.record,
         fields: None,
     }
 }
@@ -143,13 +144,18 @@ fn origin(step: &ApplyStep<'_>, status: StatusCode, metadata: &Metadata<'_>) -> 
     if status == StatusCode::CREATED {
         return Origin::Created;
     }
+    origin_of_existing(step, &metadata.uid, metadata.is_created_by_us())
+}
+
+/// Returns where an object comes from that existed before this attempt, as far as it shows that.
+fn origin_of_existing(step: &ApplyStep<'_>, uid: &str, is_created_by_us: bool) -> Origin {
     match step.claim {
         Claim::New => Origin::Adopted,
-        // An earlier apply may have created it and lost the response.
-        Claim::Unconfirmed if metadata.is_created_by_us() => Origin::Created,
-        Claim::Unconfirmed => Origin::Adopted,
         // Somebody deleted the object and created another one.
-        Claim::Confirmed(uid) if uid != metadata.uid => Origin::Adopted,
-        Claim::Confirmed(_) => Origin::Unknown,
+        Claim::Confirmed(known) if *known != *uid => Origin::Adopted,
+        Claim::Unconfirmed | Claim::Confirmed(_) if !step.is_unconfirmed => Origin::Unknown,
+        // An earlier apply may have created it, and its response is lost, or was not written into the inventory.
+        Claim::Unconfirmed | Claim::Confirmed(_) if is_created_by_us => Origin::Created,
+        Claim::Unconfirmed | Claim::Confirmed(_) => Origin::Adopted,
     }
 }

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use starling_core::apply::{ApplyStep, Claim, Record};
 use starling_core::object::RenderedObject;
 
-use super::adopt::Adoption;
+use super::adopt::{Adoption, InStep};
 use super::apply::ApplyJob;
 use super::attempt::Attempt;
 use super::body::with_uid;
@@ -63,7 +63,7 @@ impl Member {
                 .await;
         }
         let before = match self.compare(job, step, record, path, attempt).await? {
-            Some(Adoption::InStep(record)) => return Ok(unchanged(object, record)),
+            Some(Adoption::InStep(found)) => return Ok(unchanged(step, found)),
             Some(Adoption::Differs(version)) => Some(version),
             Some(Adoption::Absent) => None,
             None => record.map(|record| record.resource_version.clone()),
@@ -95,7 +95,7 @@ impl Member {
         let live = response.parse::<Partial<'_>>(get)?.metadata;
         live.check(&object.key, get)?;
         if step.claim.is_of(live.live(), job.owner) && live.is_left_alone() {
-            return Ok(unchanged(object, live.record("")));
+            return Ok(unchanged(step, InStep::read(&live, "")));
         }
         if !step.claim.takes_back(live.live(), job.owner) {
             return Err(conflict);

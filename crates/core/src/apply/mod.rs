@@ -101,6 +101,11 @@ impl<'a> ApplyInput<'a> {
             .get(key)
             .filter(|record| confirmed.is_none_or(|uid| *uid == record.uid))
     }
+
+    /// Whether the inventory claims an object and has no UID of it.
+    fn is_unconfirmed(&self, key: &ObjectId) -> bool {
+        self.inventory.uid(key).is_some_and(|uid| uid.is_empty())
+    }
 }
 
 /// The options of the Sync.
@@ -139,6 +144,9 @@ pub struct ApplyStep<'a> {
     pub force: bool,
     /// The known ownership of the object.
     pub claim: Claim<'a>,
+    /// Whether the inventory claims the object and has no UID of it: the attempt that claimed it was interrupted, and
+    /// where the object comes from is not known yet.
+    pub is_unconfirmed: bool,
 }
 
 /// The reason why nothing is pruned although objects left the render.
@@ -212,10 +220,10 @@ pub fn plan<'a>(observed: ApplyInput<'a>, options: Options) -> ApplyPlan<'a> {
             plan.left_alone.push(&object.key);
             continue;
         }
-        let uid = observed
-            .record(&object.key)
-            .map(|record| record.uid.clone())
-            .unwrap_or_default();
+        let record = observed.record(&object.key);
+        // A claim has no UID until the response tells where the object comes from.
+        let record = record.filter(|_| !observed.is_unconfirmed(&object.key));
+        let uid = record.map(|record| record.uid.clone()).unwrap_or_default();
         plan.claim.insert(InventoryEntry::new(object.key.clone(), uid));
         match step(object, &observed, options) {
             Some(step) => phases.entry(Phase::of(&object.key)).or_default().push(step),
@@ -275,10 +283,11 @@ fn step<'a>(
 ) -> Option<ApplyStep<'a>> {
     let record = observed.record(&object.key);
     let known_uid = observed.inventory.uid(&object.key);
+    let is_unconfirmed = observed.is_unconfirmed(&object.key);
     let reason = match record {
         Some(record) if record.digest != object.digest => ApplyReason::Changed,
         Some(_) if observed.drifted.contains(&object.key) => ApplyReason::Drifted,
-        Some(_) if observed.compare => ApplyReason::Unknown,
+        Some(_) if observed.compare || is_unconfirmed => ApplyReason::Unknown,
         Some(_) => return None,
         // A claim without a UID has no response: the object may not exist, or may belong to another owner.
         None if known_uid.is_some_and(|uid| !uid.is_empty()) => ApplyReason::Unknown,
@@ -297,5 +306,6 @@ fn step<'a>(
             (None, Some(uid)) => Claim::Confirmed(uid),
             (None, None) => Claim::New,
         },
+        is_unconfirmed,
     })
 }

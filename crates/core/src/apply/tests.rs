@@ -418,7 +418,7 @@ fn the_reason_follows_from_inventory_record_and_drift() {
         (&none, same.clone(), true, Some((ApplyReason::Drifted, false))),
         (&none, other.clone(), false, Some((ApplyReason::Changed, false))),
         (&claimed, None, false, Some((ApplyReason::New, false))),
-        (&claimed, same.clone(), false, None),
+        (&claimed, same.clone(), false, Some((ApplyReason::Unknown, true))),
         (&claimed, other.clone(), false, Some((ApplyReason::Changed, true))),
         (&confirmed, None, false, Some((ApplyReason::Unknown, true))),
         (&confirmed, same.clone(), false, None),

@@ -130,6 +130,37 @@ async fn few_objects_are_read_by_name_and_many_by_one_list() {
     );
 }
 
+/// The Deployment is available with what another owner wrote, so this one does not know whether its own would be.
+#[tokio::test]
+async fn an_object_that_another_owner_took_is_not_healthy() {
+    let mut world = World::new("health-taken").await;
+    let names = ["kept", "taken", "d1", "d2"];
+    let objects = names.map(|name| deployment(&world, name));
+    world.apply_ok(&objects).await;
+    for name in ["kept", "taken"] {
+        set_status(&world, name, available(1)).await;
+    }
+    let other = "fedcba9876543210fedcba9876543210";
+    let take = Patch::Merge(json!({"metadata": {"labels": {OWNER_LABEL: other}}}));
+    {
+        deployments(&world)
+            .patch("taken", &PatchParams::default(), &take)
+            .await
+    }
+    .unwrap();
+
+    for read_together in [&names[..2], &names[..]] {
+        let keys = { read_together.iter() }
+            .map(|name| key("apps", "Deployment", &world.namespace, name))
+            .collect();
+        let report = read(&world, &world.member, &keys).await;
+        let found: Vec<_> = { statuses(&report).into_iter() }
+            .filter(|(name, _)| ["kept", "taken"].contains(name))
+            .collect();
+        assert_eq!(found, [("kept", Status::Current), ("taken", Status::Unknown)]);
+    }
+}
+
 /// Complete objects are listed in small pages; all pages are read.
 #[tokio::test]
 async fn a_list_of_several_pages_is_read_to_its_end() {

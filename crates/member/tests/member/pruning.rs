@@ -391,6 +391,21 @@ async fn a_namespace_that_an_apply_created_is_deleted_once_that_is_approved() {
     assert!(is_terminating(&world, name).await);
 }
 
+/// Empties the inventory except for claims, as if the attempt had ended before it wrote what it found.
+async fn leave_claims(world: &World, names: &[&str]) {
+    let claims = { names.iter() }.map(|name| InventoryEntry::new(world.map_key(name), ""));
+    let none = starling_core::inventory::Inventory::new();
+    let (member, owner) = (&world.member, &world.owner);
+    member.write_inventory(owner, &none, soon()).await.unwrap();
+    let claims = claims.collect();
+    member.write_inventory(owner, &claims, soon()).await.unwrap();
+}
+
+async fn origins(world: &World) -> Vec<Origin> {
+    let inventory = world.inventory().await;
+    inventory.entries().map(|entry| entry.listed.origin).collect()
+}
+
 /// The response to the first apply was lost: only the claim is left. The object itself shows who created it.
 #[tokio::test]
 async fn an_object_whose_first_response_was_lost_shows_who_created_it() {
@@ -398,23 +413,45 @@ async fn an_object_whose_first_response_was_lost_shows_who_created_it() {
     let (ours, theirs) = (world.map("ours", &json!({})), world.map("theirs", &json!({})));
     world.apply_ok(std::slice::from_ref(&ours)).await;
     world.create_map("theirs", &json!({"k": "1"})).await;
-    let claims = ["ours", "theirs"].map(|name| InventoryEntry::new(world.map_key(name), ""));
-    let none = starling_core::inventory::Inventory::new();
-    let (member, owner) = (&world.member, &world.owner);
-    member.write_inventory(owner, &none, soon()).await.unwrap();
-    member
-        .write_inventory(owner, &claims.into_iter().collect(), soon())
-        .await
-        .unwrap();
+    leave_claims(&world, &["ours", "theirs"]).await;
     world.restarted();
     world.apply_ok(&[ours, theirs]).await;
-    let origins: Vec<Origin> = world
-        .inventory()
-        .await
-        .entries()
-        .map(|entry| entry.listed.origin)
-        .collect();
-    assert_eq!(origins, [Origin::Created, Origin::Adopted]);
+    assert_eq!(origins(&world).await, [Origin::Created, Origin::Adopted]);
+}
+
+/// The responses are in the ledger, and the attempt ended before it could write the inventory. The objects are in step,
+/// and nevertheless the next attempt has to find out where they come from, also if it is interrupted itself.
+#[tokio::test]
+async fn objects_whose_origin_was_not_written_are_asked_for_it() {
+    let mut world = World::new("lost-origin").await;
+    world.create_map("theirs", &json!({"k": "1"})).await;
+    let (ours, theirs) = (world.map("ours", &json!({})), world.map("theirs", &json!({})));
+    let objects = [ours, theirs];
+    world.apply_ok(&objects).await;
+    leave_claims(&world, &["ours", "theirs"]).await;
+    let changes = world.apply_ok(&objects).await;
+    assert_eq!(changes, ["unchanged ours", "unchanged theirs"]);
+    assert_eq!(origins(&world).await, [Origin::Created, Origin::Adopted]);
+    let requests = world.member.requests();
+    world.apply_ok(&objects).await;
+    assert_eq!(
+        world.member.requests() - requests,
+        1,
+        "the inventory is read, and nothing else"
+    );
+}
+
+/// An object with ignored fields is created with them, and then Starling gives them up: the last response is that of an
+/// object that exists.
+#[tokio::test]
+async fn an_object_with_ignored_fields_is_created_by_its_first_apply() {
+    let mut world = World::new("ignored-origin").await;
+    let rule = serde_json::from_value(json!({"paths": ["/data/left"]})).unwrap();
+    world.ignore = starling_core::ignore::IgnoreRules::new(&[rule]).unwrap();
+    world.create_map("theirs", &json!({"left": "theirs"})).await;
+    let objects = ["ours", "theirs"].map(|name| world.map(name, &json!({"k": "1", "left": "first"})));
+    world.apply_ok(&objects).await;
+    assert_eq!(origins(&world).await, [Origin::Created, Origin::Adopted]);
 }
 
 /// The object moves from one group to another. Guards against an origin that is that of the last owner's first apply:
@@ -659,7 +696,10 @@ async fn a_claim_without_uid_deletes_only_applied_objects() {
         .write_inventory(&world.owner, &claims, crate::world::soon())
         .await
         .unwrap();
-    assert_eq!(world.apply_ok(&objects[..1]).await, ["deleted b", "released c"]);
+    assert_eq!(
+        world.apply_ok(&objects[..1]).await,
+        ["unchanged a", "deleted b", "released c"]
+    );
     assert!(world.maps().get_opt("c").await.unwrap().is_some());
     let inventory = world.inventory().await;
     assert_eq!(
