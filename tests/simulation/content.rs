@@ -4,10 +4,12 @@ use serde_json::{Value, json};
 use starling_apiserver::journal::{Entry, Verb};
 use starling_apiserver::server::ClusterHandle;
 use starling_apiserver::state::RESTORED_BY;
+use starling_core::inventory::format;
 
 use crate::extras::Extras;
 use crate::fakes::git::Tree;
-use crate::script::member as name_of;
+use crate::script::{MEMBERS, member as name_of};
+use crate::world::World;
 
 /// The folder that is rolled out.
 pub(crate) const FOLDER: &str = "deploy";
@@ -158,4 +160,19 @@ pub(crate) fn missing(member: &ClusterHandle, left: bool) -> Option<String> {
         return Some("shop/second is still there".to_owned());
     }
     None
+}
+
+/// Whether an inventory on a member has an object whose grace before a prune is not over, or was not pruned since.
+pub(crate) fn awaits_prune(world: &World) -> bool {
+    let maps = (0..MEMBERS).filter_map(|number| world.config_maps(&name_of(number)).ok());
+    maps.flatten().any(|map| {
+        let text = map["data"]["inventory"].as_str().unwrap_or_default();
+        let shard = format::parse(text);
+        shard.is_ok_and(|shard| {
+            shard
+                .entries
+                .entries()
+                .any(|entry| entry.listed.left_at.is_some())
+        })
+    })
 }

@@ -6,7 +6,7 @@ use jiff::{SignedDuration, Timestamp};
 use starling_api::{INSTALLATION, OWNER_LABEL};
 use starling_apiserver::faults::Effect;
 use starling_core::ids::{InstallationId, SyncName};
-use starling_core::journal::{Body, RecordedPlan, verify};
+use starling_core::journal::{Body, Flaw, FlawKind, Gap, RecordedPlan, verify};
 use starling_core::plan::RemovalDecision;
 use starling_core::target;
 
@@ -242,19 +242,25 @@ pub(crate) fn lost_in_moves(run: &Run, script: &Script) -> anyhow::Result<Vec<St
 }
 
 /// Returns the errors that `starling verify` would find in the journals of rollouts: chains, and every plan by the
-/// independent checker.
-pub(crate) fn journal_errors(run: &Run) -> Vec<String> {
+/// independent checker. What a restore of the management cluster took away was removed without a decision.
+pub(crate) fn journal_errors(run: &Run, script: &Script) -> Vec<String> {
     let journals = run.world.ledger.journals();
     let mut journal_errors = Vec::new();
+    let (clock, lag) = (clock(run), lag(script));
+    let follows_restore = |flaw: &Flaw| {
+        let (Some((_, shown)), FlawKind::Gap(Gap::RemovedUndecided { .. })) = (flaw.entry, &flaw.kind) else {
+            return false;
+        };
+        let at = clock.when(shown, run.ended);
+        let mut restores = run.set_backs.iter().filter(|(_, name)| name == HUB);
+        restores.any(|(back, _)| *back <= at && at.duration_since(*back) <= lag)
+    };
     for journal in &journals {
         let violations = verify(&journal.chain, &journal.entries, None);
         let of = journal.entries.first().map_or("", |entry| entry.name.as_str());
-        journal_errors.extend(
-            violations
-                .flaws
-                .iter()
-                .map(|error| format!("journal of {of}, entry {}: {}", error.seq, error.kind)),
-        );
+        let flaws = violations.flaws.iter().filter(|flaw| !follows_restore(flaw));
+        journal_errors
+            .extend(flaws.map(|error| format!("journal of {of}, entry {}: {}", error.seq, error.kind)));
     }
     if journals.iter().all(|journal| journal.entries.is_empty()) {
         journal_errors.push("there is no journal".to_owned());

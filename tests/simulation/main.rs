@@ -182,7 +182,7 @@ fn problems(run: &world::Run, script: &Script) -> anyhow::Result<Vec<String>> {
     all.extend(evaluation::lost_in_moves(run, script)?);
     let violations = evaluation::violations(run, script)?;
     all.extend(violations.iter().map(ToString::to_string));
-    all.extend(evaluation::journal_errors(run));
+    all.extend(evaluation::journal_errors(run, script));
     Ok(all)
 }
 

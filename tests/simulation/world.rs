@@ -371,6 +371,9 @@ pub(crate) fn run(seed: u64, script: &Script) -> anyhow::Result<Run> {
         let next_check = stage.simulation.elapsed() + IDLE_TIME;
         stage.until(next_check, |_| false)?;
     }
+    // An object that may stay, because its cluster has left its group before, is pruned after its grace all the same.
+    let after_grace = stage.simulation.elapsed() + IDLE_TIME;
+    stage.until(after_grace, |world| !content::awaits_prune(world))?;
     let problems: Vec<String> = problems_of(&world).collect();
     let converged_at = problems.is_empty().then(|| at(stage.simulation.elapsed()));
     let idle_end = stage.simulation.elapsed() + IDLE_TIME;

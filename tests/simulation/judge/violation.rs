@@ -56,6 +56,8 @@ pub(crate) enum Rule {
     DeletionOrder,
     /// I6: what was there before Starling is not deleted where its deletion deletes others.
     Adopted,
+    /// I6: what contains an object that stays is not deleted.
+    Contents,
     /// I6: an object is in the inventory before it is written.
     NotListed,
     /// I7: every wait has a reason and a time.
@@ -75,7 +77,7 @@ pub(crate) enum Rule {
 #[cfg(test)]
 impl Rule {
     /// All rules.
-    pub(crate) const ALL: [Self; 31] = [
+    pub(crate) const ALL: [Self; 32] = [
         Self::Claim,
         Self::Health,
         Self::GroupClaim,
@@ -100,6 +102,7 @@ impl Rule {
         Self::HandOver,
         Self::DeletionOrder,
         Self::Adopted,
+        Self::Contents,
         Self::NotListed,
         Self::Unexplained,
         Self::FailureIsolation,
@@ -110,7 +113,7 @@ impl Rule {
     ];
 
     /// The rules about deletions.
-    pub(crate) const OF_DELETIONS: [Self; 11] = [
+    pub(crate) const OF_DELETIONS: [Self; 12] = [
         Self::Deletion,
         Self::Uncounted,
         Self::Budget,
@@ -121,6 +124,7 @@ impl Rule {
         Self::HandOver,
         Self::DeletionOrder,
         Self::Adopted,
+        Self::Contents,
         Self::AfterRestore,
     ];
 }

@@ -103,7 +103,7 @@ async fn of_cluster(
     path: &str,
     request: Request<Incoming>,
 ) -> Answer {
-    let call = match Call::read(shared, cluster, path, &request) {
+    let mut call = match Call::read(shared, cluster, path, &request) {
         Ok(call) => call,
         Err(status) => return Ok(status_response(&status)),
     };
@@ -114,7 +114,11 @@ async fn of_cluster(
     }
     for effect in &effects {
         match effect {
-            Effect::Latency(wait) => tokio::time::sleep(*wait).await,
+            Effect::Latency(wait) => {
+                tokio::time::sleep(*wait).await;
+                // What is late is written late.
+                call.now = shared.options.clock.now();
+            }
             Effect::BlackHole => {
                 // Wait until the client gives up or the cluster is removed.
                 let _ = cluster.closed().wait_for(|closed| *closed).await;

@@ -4,6 +4,7 @@ mod approvals;
 mod budget;
 mod claims;
 mod completion;
+mod contents;
 mod converged;
 mod counted;
 mod deletion;
@@ -30,7 +31,7 @@ use super::world::World;
 type Check = fn(&World<'_>) -> Vec<Violation>;
 
 /// All rules.
-pub(crate) const ALL: [Check; 27] = [
+pub(crate) const ALL: [Check; 28] = [
     claims::claims_are_true,
     claims::health_is_of_the_applied_target,
     claims::groups_report_their_clusters,
@@ -48,6 +49,7 @@ pub(crate) const ALL: [Check; 27] = [
     counted::deletions_are_counted,
     removals::removals_wait,
     order::objects_go_in_order,
+    contents::containers_stay_with_their_contents,
     unplanned::removals_are_planned,
     unplanned::prunes_are_planned,
     unplanned::removals_are_read_live,

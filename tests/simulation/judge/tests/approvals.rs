@@ -62,6 +62,9 @@ pub(super) fn object(kind: &str) -> Value {
     if !namespace.is_empty() {
         object["metadata"]["namespace"] = namespace.into();
     }
+    if kind == "CustomResourceDefinition" {
+        object["spec"] = json!({"group": "example.com", "names": {"kind": "Backup"}});
+    }
     object
 }
 

@@ -3,6 +3,7 @@
 mod accepted;
 mod approvals;
 mod budgets;
+mod contents;
 mod deletions;
 mod fleet;
 mod planned;
@@ -34,9 +35,10 @@ type BadCase = (&'static str, Rule, fn() -> Script);
 #[test]
 fn every_rule_rejects_something() {
     let mut counts: BTreeMap<Rule, usize> = Rule::ALL.iter().map(|rule| (*rule, 0)).collect();
-    let mine: [&[BadCase]; 6] = [
+    let mine: [&[BadCase]; 7] = [
         &approvals::BAD,
         &budgets::BAD,
+        &contents::BAD,
         &deletions::BAD,
         &planned::BAD,
         &removals::BAD,

@@ -400,13 +400,18 @@ impl Script {
 
     /// Writes the inventory of another owner, with ConfigMaps that are claimed.
     pub(super) fn write_inventory_of(&mut self, owner: &str, cluster: &str, names: &[&str]) {
-        let mut text = String::from("starling-inventory/1 shards=1\n");
-        for name in names {
-            text += &format!("\tConfigMap\tdefault\t{name}\t\n");
-        }
+        let lines: Vec<String> = { names.iter() }
+            .map(|name| format!("\tConfigMap\tdefault\t{name}\t"))
+            .collect();
+        self.write_inventory_lines(owner, cluster, &lines);
+    }
+
+    /// Writes the inventory of an owner with these lines.
+    pub(super) fn write_inventory_lines(&mut self, owner: &str, cluster: &str, lines: &[String]) {
+        let lines: String = lines.iter().map(|line| format!("{line}\n")).collect();
         let name = format!("starling-inventory-{owner}");
         let map = json!({"kind": "ConfigMap", "metadata": {"namespace": "starling-system", "name": name},
-            "data": {"inventory": text}});
+            "data": {"inventory": format!("starling-inventory/1 shards=1\n{lines}")}});
         self.write_object(cluster, "starling", map);
     }
 
