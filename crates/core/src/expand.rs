@@ -95,7 +95,8 @@ pub fn resolve(template: &SyncTemplate, cluster: &ClusterFacts) -> Result<SyncTe
 }
 
 /// Returns the resolved fields of a template whose values come from labels and annotations of a cluster: who may write
-/// the Cluster chooses them, and an approval covers them. The path and the namespace are part of the build.
+/// the Cluster chooses them, and an approval covers them. A build of a path and a namespace says nothing about the
+/// cluster that gets it: two clusters that swap their labels swap what they get.
 #[must_use]
 pub fn cluster_values(template: &SyncTemplate, resolved: &SyncTemplate) -> BTreeMap<String, String> {
     let chosen = |text: &str| {
@@ -104,9 +105,21 @@ pub fn cluster_values(template: &SyncTemplate, resolved: &SyncTemplate) -> BTree
             .any(|of| text.contains(of))
     };
     let mut values = BTreeMap::new();
-    if chosen(&template.service_account_name) {
-        let account = resolved.service_account_name.clone();
-        values.insert("serviceAccountName".to_owned(), account);
+    let fields = [
+        ("path", &template.path, &resolved.path),
+        (
+            "targetNamespace",
+            &template.target_namespace,
+            &resolved.target_namespace,
+        ),
+        (
+            "serviceAccountName",
+            &template.service_account_name,
+            &resolved.service_account_name,
+        ),
+    ];
+    for (field, _, value) in fields.into_iter().filter(|(_, text, _)| chosen(text)) {
+        values.insert(field.to_owned(), value.clone());
     }
     for (name, _) in template.substitute.iter().filter(|(_, text)| chosen(text)) {
         let value = resolved.substitute.get(name).cloned().unwrap_or_default();
@@ -303,6 +316,29 @@ mod tests {
                 "{text}"
             );
         }
+    }
+
+    /// Who swaps the labels of two clusters swaps what they get, although the same set of directories is built.
+    #[test]
+    fn tenant_every_field_that_a_label_chooses_is_a_value_of_its_cluster() {
+        let template: SyncTemplate = serde_json::from_value(serde_json::json!({
+            "sourceRef": {"name": "s"}, "path": "./$(cluster.labels.region)",
+            "targetNamespace": "$(cluster.annotations.note)", "serviceAccountName": "$(cluster.name)",
+            "substitute": {"A": "$(cluster.labels.region)", "B": "fixed"},
+        }))
+        .unwrap();
+        let values = |cluster: &ClusterFacts| {
+            let resolved = resolve(&template, cluster).unwrap();
+            cluster_values(&template, &resolved)
+        };
+        let (eu, mut us) = (cluster(), cluster());
+        us.labels.insert("region".into(), "us".into());
+        let expected = [("path", "./eu"), ("targetNamespace", "n"), ("substitute.A", "eu")];
+        let expected: BTreeMap<String, String> = { expected.iter() }
+            .map(|(field, value)| ((*field).to_owned(), (*value).to_owned()))
+            .collect();
+        assert_eq!(values(&eu), expected);
+        assert_eq!(values(&us)["path"], "./us");
     }
 
     #[test]

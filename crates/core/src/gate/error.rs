@@ -41,6 +41,14 @@ pub enum TaskError {
         /// The path of the field in the pod.
         field: String,
     },
+    /// The pod of a Job would reach its node.
+    #[error(
+        "job.template.spec.template.spec.{field}: the pod of a task may not reach its node (Pod Security Standard baseline)"
+    )]
+    JobNode {
+        /// The path of the field in the pod.
+        field: String,
+    },
     /// No Secret is named, and a webhook is not called without a signature.
     #[error("webhook.secretRef.name is empty; name a Secret with a token, which signs the request")]
     MissingSecret,

@@ -52,19 +52,40 @@ impl JobAccounts {
                 allowed: allowed.iter().cloned().collect::<Vec<_>>().join(", "),
             });
         }
-        match secret_field(pod) {
-            None => Ok(()),
-            Some(field) => Err(TaskError::JobSecret { field }),
+        if let Some(field) = find_field(pod, names_secret) {
+            return Err(TaskError::JobSecret { field });
         }
+        find_field(pod, reaches_node).map_or(Ok(()), |field| Err(TaskError::JobNode { field }))
     }
 }
 
-/// Returns the path of the first field that names a Secret. Kubernetes checks no right of an account when a pod names a
-/// Secret of its namespace, so a template with such a field would have all of them. Every field that names one has
-/// `secret` in its name; the one that is only used to pull images is allowed.
-fn secret_field(value: &Value) -> Option<String> {
+/// Whether a field names a Secret. Kubernetes checks no right of an account when a pod names a Secret of its namespace,
+/// so a template with such a field would have all of them. Every field that names one has `secret` in its name; the one
+/// that is only used to pull images is allowed.
+fn names_secret(name: &str, _: &Value) -> bool {
+    name != "imagePullSecrets" && name.to_lowercase().contains("secret")
+}
+
+/// Whether a field gives a pod more than its own container: the fields that the Pod Security Standard `baseline` forbids
+/// (KEP-2579), as far as they reach the node. The account that an operator allows says nothing about the node, where
+/// every Secret of every pod is.
+fn reaches_node(name: &str, value: &Value) -> bool {
+    match name {
+        "hostNetwork" | "hostPID" | "hostIPC" | "privileged" | "hostProcess" => *value == true,
+        "hostPath" => !value.is_null(),
+        "hostPort" => value.as_u64() != Some(0),
+        "capabilities" => {
+            let added = value.get("add").and_then(Value::as_array);
+            added.is_some_and(|added| !added.is_empty())
+        }
+        _ => false,
+    }
+}
+
+/// Returns the path of the first field within a value that is wanted.
+fn find_field(value: &Value, is_wanted: fn(&str, &Value) -> bool) -> Option<String> {
     let within = |step: String, value: &Value| {
-        let rest = secret_field(value)?;
+        let rest = find_field(value, is_wanted)?;
         Some(if rest.is_empty() {
             step
         } else {
@@ -73,8 +94,7 @@ fn secret_field(value: &Value) -> Option<String> {
     };
     match value {
         Value::Object(fields) => fields.iter().find_map(|(name, value)| {
-            let names_secret = name != "imagePullSecrets" && name.to_lowercase().contains("secret");
-            if names_secret {
+            if is_wanted(name, value) {
                 Some(name.clone())
             } else {
                 within(name.clone(), value)
@@ -242,6 +262,11 @@ mod tests {
         let allowed = JobAccounts(["smoke".to_owned()].into());
         let plain = template(json!({"serviceAccountName": "smoke", "imagePullSecrets": [{"name": "pull"}]}));
         assert_eq!(allowed.check(&plain), Ok(()));
+        let harmless = template(json!({
+            "serviceAccountName": "smoke", "hostNetwork": false, "securityContext": {"runAsNonRoot": true},
+            "containers": [{"securityContext": {"privileged": false, "capabilities": {"drop": ["ALL"]}}}],
+        }));
+        assert_eq!(allowed.check(&harmless), Ok(()));
         assert_eq!(JobAccounts::default().check(&plain), Err(TaskError::JobsOff));
         let refused = |pod: Value| allowed.check(&template(pod)).unwrap_err().to_string();
         for pod in [
@@ -275,6 +300,32 @@ mod tests {
             (
                 json!({"volumes": [{"csi": {"nodePublishSecretRef": {}}}]}),
                 "volumes.0.csi.nodePublishSecretRef",
+            ),
+            (
+                json!({"hostNetwork": true}),
+                "hostNetwork: the pod of a task may not reach its node",
+            ),
+            (json!({"hostPID": true}), "hostPID"),
+            (json!({"hostIPC": true}), "hostIPC"),
+            (
+                json!({"volumes": [{"name": "v", "hostPath": {"path": "/"}}]}),
+                "volumes.0.hostPath",
+            ),
+            (
+                json!({"containers": [{"securityContext": {"privileged": true}}]}),
+                "containers.0.securityContext.privileged",
+            ),
+            (
+                json!({"initContainers": [{"securityContext": {"capabilities": {"add": ["SYS_ADMIN"]}}}]}),
+                "initContainers.0.securityContext.capabilities",
+            ),
+            (
+                json!({"containers": [{"ports": [{"hostPort": 80}]}]}),
+                "containers.0.ports.0.hostPort",
+            ),
+            (
+                json!({"securityContext": {"windowsOptions": {"hostProcess": true}}}),
+                "securityContext.windowsOptions.hostProcess",
             ),
         ] {
             let mut pod = field;
