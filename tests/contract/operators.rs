@@ -302,11 +302,12 @@ async fn tenant_passing_an_approval_requires_the_permission_to_approve() -> Resu
         .await?;
     ensure!(made.ok, "{}", made.err);
 
-    let refusal = "requires the permission to create rolloutapprovals";
+    let refusal = "require the permission to create rolloutapprovals";
     // Ann may not create operator actions, so only the refusals are those of one role.
     for over in [
         json!({"action": "Promote", "stage": "canary", "by": "olga"}),
         json!({"action": "Skip", "stage": "canary", "by": "olga"}),
+        json!({"action": "Rollback", "revision": "main@sha1:1234567", "by": "olga"}),
     ] {
         server
             .assert_refused(Some("olga"), "RolloutAction", over, refusal)
@@ -314,6 +315,9 @@ async fn tenant_passing_an_approval_requires_the_permission_to_approve() -> Resu
     }
     server
         .assert_created("olga", "RolloutAction", json!({"action": "Pause", "by": "olga"}))
+        .await?;
+    server
+        .assert_created("olga", "RolloutAction", json!({"action": "Rollback", "by": "olga"}))
         .await?;
 
     let patch = async |user: &str, object: &str, patch: Value| -> Result<CommandOutput> {
@@ -338,6 +342,24 @@ async fn tenant_passing_an_approval_requires_the_permission_to_approve() -> Resu
         "clusterSelector": {"matchLabels": {"tier": "none"}}, "afterStageTasks": [{"type": "Approval"}]}]}}});
     let revision = json!({"spec": {"revision": format!("main@sha1:{}", "b".repeat(40))}});
     let path = json!({"spec": {"path": "./other"}});
+    let digest = format!("sha256:{}", "a".repeat(64));
+    let deletions = json!({"metadata": {"annotations": {"starling.dev/approve-deletions": digest}}});
+    let membership = json!({"metadata": {"annotations": {"starling.dev/approve-membership": digest}}});
+    for (object, change) in [
+        ("syncgroup/web", &deletions),
+        ("syncgroup/web", &membership),
+        ("sync/web-m1", &deletions),
+    ] {
+        let refused = patch("olga", object, change.clone()).await?;
+        ensure!(
+            !refused.ok && refused.err.contains("create deletionapprovals"),
+            "{object} {change}: {}{}",
+            refused.out,
+            refused.err
+        );
+        let allowed = patch("ann", object, change.clone()).await?;
+        ensure!(allowed.ok, "{object} {change}: {}", allowed.err);
+    }
     for (object, change) in [
         ("syncgroup/web", &no_task),
         ("syncgroup/web", &no_strategy),
