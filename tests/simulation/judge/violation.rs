@@ -66,6 +66,8 @@ pub(crate) enum Rule {
     NotAdmitted,
     /// No write to a suspended member, or by a suspended Sync.
     Suspended,
+    /// No write for an admission whose slot was given back.
+    WithoutSlot,
     /// No write to a member after a restore, until a person releases it.
     AfterRestore,
     /// No write to a member without a change.
@@ -75,7 +77,7 @@ pub(crate) enum Rule {
 #[cfg(test)]
 impl Rule {
     /// All rules.
-    pub(crate) const ALL: [Self; 31] = [
+    pub(crate) const ALL: [Self; 32] = [
         Self::Claim,
         Self::Health,
         Self::GroupClaim,
@@ -105,6 +107,7 @@ impl Rule {
         Self::FailureIsolation,
         Self::NotAdmitted,
         Self::Suspended,
+        Self::WithoutSlot,
         Self::AfterRestore,
         Self::Idle,
     ];

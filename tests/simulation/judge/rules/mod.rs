@@ -30,7 +30,7 @@ use super::world::World;
 type Check = fn(&World<'_>) -> Vec<Violation>;
 
 /// All rules.
-pub(crate) const ALL: [Check; 27] = [
+pub(crate) const ALL: [Check; 28] = [
     claims::claims_are_true,
     claims::health_is_of_the_applied_target,
     claims::groups_report_their_clusters,
@@ -56,6 +56,7 @@ pub(crate) const ALL: [Check; 27] = [
     hand_over::objects_are_handed_over,
     reasons::waits_are_explained,
     suspended::nothing_is_written_while_suspended,
+    suspended::nothing_is_written_without_a_slot,
     suspended::nothing_is_written_after_a_restore,
     idle_writes::nothing_is_written_while_idle,
 ];
