@@ -57,6 +57,10 @@ pub(super) struct WorkArguments {
     /// Maximum number of Syncs that are reconciled concurrently. One that takes longer than 10s no longer counts
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..))]
     concurrency: u16,
+    /// Maximum number of clusters that are in flight at once, over all SyncGroups. While several namespaces have
+    /// SyncGroups, one of them has at most half of it. Default: no limit besides maxConcurrency of each SyncGroup
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    max_clusters_in_flight: Option<u32>,
     /// Path of kustomize. Default: kustomize on PATH, then `kubectl kustomize`
     #[arg(long, value_name = "FILE")]
     kustomize: Option<PathBuf>,
@@ -105,6 +109,9 @@ impl WorkArguments {
             data_dir,
             allow_insecure_sources: self.allow_insecure_sources,
             concurrency: self.concurrency.into(),
+            max_clusters_in_flight: self
+                .max_clusters_in_flight
+                .map(|limit| usize::try_from(limit).unwrap_or(usize::MAX)),
             kustomize: self.kustomize,
             sops: self.sops,
             deletions: DeletionSettings {

@@ -7,6 +7,7 @@ use super::artifacts::Artifacts;
 use super::caches::availability::AvailabilityCache;
 use super::caches::cache::Cache;
 use super::caches::connections::Connections;
+use super::caches::identity_proofs::IdentityProofs;
 use super::caches::number_checks::NumberChecks;
 use super::caches::origins::OriginCache;
 use super::caches::pins::KnownPins;
@@ -63,6 +64,8 @@ pub struct Context {
     pub installation: InstallationId,
     /// Accepts `http://` and `file://` URLs.
     pub allow_insecure_sources: bool,
+    /// The limit of clusters in flight over all groups; `None`: no limit.
+    pub max_clusters_in_flight: Option<usize>,
 }
 
 /// Adapters other than the management cluster.
@@ -118,6 +121,7 @@ impl Context {
             availability,
             token_renewals,
             number_checks,
+            identity_proofs,
         } = &self.caches.cluster;
         ClusterContext {
             hub: &self.hub,
@@ -129,6 +133,7 @@ impl Context {
             availability,
             token_renewals,
             number_checks,
+            identity_proofs,
             network: &self.adapters.network,
             writes: &self.writes,
             installation: &self.installation,
@@ -183,6 +188,7 @@ impl Context {
             web: &self.adapters.web,
             writes: &self.writes,
             installation: &self.installation,
+            max_clusters_in_flight: self.max_clusters_in_flight,
             allow_insecure_sources: self.allow_insecure_sources,
         }
     }
@@ -232,6 +238,8 @@ pub struct ClusterContext<'a> {
     pub token_renewals: &'a Times,
     /// The members that were checked.
     pub number_checks: &'a NumberChecks,
+    /// Whether Clusters with one identity are one member.
+    pub identity_proofs: &'a IdentityProofs,
     /// The network that connects to members.
     pub network: &'a Network,
     /// The count of writes to members, and whether a restore was detected.
@@ -322,6 +330,8 @@ pub struct GroupContext<'a> {
     pub writes: &'a Arc<WriteCounter>,
     /// The installation ID, which is part of the identity of every group.
     pub installation: &'a InstallationId,
+    /// The limit of clusters in flight over all groups; `None`: no limit.
+    pub max_clusters_in_flight: Option<usize>,
     /// Accepts `http://` and `file://` URLs.
     pub allow_insecure_sources: bool,
 }

@@ -107,6 +107,8 @@ port! {
         fn begin_attempt(attempt: &'a Attempt) -> AttemptId;
         /// Records the end of an attempt.
         fn finish_attempt(id: AttemptId, end: &'a AttemptEnd) -> bool;
+        /// Reports whether certainly no attempt has written to the member for an admission.
+        fn nothing_written(admission: &'a Admission) -> bool;
         /// Returns the attempts that an earlier process did not end.
         fn interrupted_attempts() -> Vec<AttemptRecord>;
         /// Ends the attempts that an earlier process did not end.

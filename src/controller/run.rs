@@ -76,6 +76,8 @@ pub struct Settings {
     pub allow_insecure_sources: bool,
     /// Number of Syncs that are reconciled concurrently, over all groups.
     pub concurrency: usize,
+    /// The limit of clusters in flight over all groups; `None` for no limit.
+    pub max_clusters_in_flight: Option<usize>,
     /// Path of kustomize; `None` to search PATH.
     pub kustomize: Option<PathBuf>,
     /// Path of sops; `None` to search PATH.
@@ -320,6 +322,7 @@ pub(super) fn assemble(ports: Ports, hub: Hub, installation: InstallationId, set
         policies: AdmissionPolicies::default(),
         installation,
         allow_insecure_sources: settings.allow_insecure_sources,
+        max_clusters_in_flight: settings.max_clusters_in_flight,
     }
 }
 

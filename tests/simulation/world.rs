@@ -273,6 +273,7 @@ impl World {
             namespace: None,
             data_dir: "/nowhere".into(),
             allow_insecure_sources: false,
+            max_clusters_in_flight: None,
             concurrency: 20,
             kustomize: None,
             sops: None,

@@ -280,6 +280,7 @@ fn input(
         (format!("cluster-{number:05}").into(), view)
     };
     PlanInput {
+        installation_slots: None,
         leaving: BTreeMap::new(),
         returned: Default::default(),
         prunes: Default::default(),

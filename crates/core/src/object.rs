@@ -6,7 +6,9 @@ use crate::secret_values::SecretValues;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
-use starling_api::{DELETIONS, INSTALLATION, INVENTORY_PREFIX, REMOVALS_PREFIX, SYSTEM_NAMESPACE};
+use starling_api::{
+    DELETIONS, IDENTITY_PREFIX, INSTALLATION, INVENTORY_PREFIX, REMOVALS_PREFIX, SYSTEM_NAMESPACE,
+};
 
 use crate::fields::Pointer;
 
@@ -52,7 +54,7 @@ impl ObjectId {
             || (self.group.is_empty()
                 && self.kind == "ConfigMap"
                 && self.namespace == SYSTEM_NAMESPACE
-                && ([INVENTORY_PREFIX, REMOVALS_PREFIX]
+                && ([INVENTORY_PREFIX, REMOVALS_PREFIX, IDENTITY_PREFIX]
                     .iter()
                     .any(|prefix| self.name.starts_with(prefix))
                     || [INSTALLATION, DELETIONS].contains(&self.name.as_str())))

@@ -34,6 +34,8 @@ pub struct StepInput<'a> {
     pub next_check: Option<Timestamp>,
     /// Whether a reconcile was requested by annotation and not made yet.
     pub requested: bool,
+    /// Whether the Sync gave the slot of its admission back ([`crate::slot_return`]).
+    pub returned: bool,
 }
 
 /// The Cluster of a Sync.
@@ -61,6 +63,8 @@ pub enum SyncStep {
     },
     /// Nothing: the group has not admitted a revision.
     AwaitingAdmission,
+    /// Nothing: the Sync gave the slot of its admission back, and the group has not admitted it again.
+    AwaitingSlot,
     /// Nothing: the Source has no revision yet.
     AwaitingSource,
     /// Nothing: the Cluster does not exist.
@@ -126,6 +130,8 @@ pub fn next_step(input: &StepInput<'_>) -> SyncStep {
     };
     if has_applied(input.status, &wanted.target, cluster.id) {
         at_rest(input, wanted)
+    } else if input.returned {
+        SyncStep::AwaitingSlot
     } else {
         to_do(input, wanted)
     }
@@ -213,6 +219,7 @@ mod tests {
             }),
             next_check: Some("2026-01-01T12:05:00Z".parse().unwrap()),
             requested: false,
+            returned: false,
         };
         change(&mut input);
         next_step(&input)
@@ -234,6 +241,23 @@ mod tests {
         assert!(
             matches!(step(&admitted, &status, |_| {}), SyncStep::Apply(w) if w.revision == "main@sha1:b")
         );
+    }
+
+    /// Guards against an attempt for an admission whose slot another cluster has by now.
+    #[test]
+    fn tenant_a_sync_without_its_slot_begins_nothing() {
+        let spec =
+            spec(serde_json::json!({"groupRef": {"name": "g", "entry": "e"}, "revision": "main@sha1:a"}));
+        let status = SyncStatus::default();
+        let returned = |requested| {
+            step(&spec, &status, |input| {
+                input.returned = true;
+                input.requested = requested;
+            })
+        };
+        assert_eq!(returned(false), SyncStep::AwaitingSlot);
+        assert_eq!(returned(true), SyncStep::AwaitingSlot);
+        assert!(matches!(step(&spec, &status, |_| {}), SyncStep::Apply(_)));
     }
 
     #[test]

@@ -66,6 +66,7 @@ impl Fleet {
             allowed_at: None,
         };
         let input = PlanInput {
+            installation_slots: None,
             now: t(100),
             clock_jumps: ClockJumps::default(),
             strategy: ReadStrategy::new(&strategy).unwrap().strategy,
@@ -276,6 +277,7 @@ fn a_wrong_decision_about_a_prune_is_found() {
     );
     let suspended = Fleet {
         input: PlanInput {
+            installation_slots: None,
             suspended: true,
             ..fleet().input
         },

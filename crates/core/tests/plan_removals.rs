@@ -43,6 +43,7 @@ impl Fleet {
             leaving(cluster, "app", cause)
         });
         let input = PlanInput {
+            installation_slots: None,
             now: t(100),
             clock_jumps: ClockJumps::default(),
             strategy: ReadStrategy::new(&strategy).unwrap().strategy,

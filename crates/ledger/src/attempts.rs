@@ -10,11 +10,15 @@ use sqlx::Row;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 use starling_core::ids::{ClusterName, TargetDigest};
 
+use super::admissions::{Admission, AdmissionKey};
 use super::column::{Micros, clip, id, stored_as_text};
 use super::{Ledger, LedgerError};
 
 /// How many attempts of a Sync are kept: enough to show a pattern of failures, and a limit on disk use.
 const KEPT: i64 = 20;
+
+/// The reason of a failed attempt that sent nothing that changes the member.
+pub const NOTHING_WRITTEN: &str = "NothingWritten";
 
 /// The ID of an attempt within one ledger; later attempts have greater numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -161,6 +165,44 @@ impl Ledger {
         .bind(sync_id)
         .try_map(|row| read(&row))
         .fetch_all(&self.readers)
+        .await
+        .map_err(|source| self.unread(format!("attempts of Sync {sync_id}"), source))
+    }
+
+    /// Reports whether it is certain that no attempt has written to the member for an admission: the admission is
+    /// recorded and open, and each attempt of the Sync at its target has ended without a write. A lost ledger has no
+    /// record of the admission. Attempts of an earlier admission of the same target count too, since times of two
+    /// admissions cannot be compared where the clock may jump.
+    ///
+    /// # Errors
+    /// If the query failed.
+    pub async fn nothing_written(&self, admission: &Admission) -> Result<bool, LedgerError> {
+        let AdmissionKey {
+            group_id,
+            rollout,
+            entry,
+            cluster,
+            target,
+        } = &admission.key;
+        let sync_id = format!("{}/{}", admission.sync_namespace, admission.sync_name);
+        // An attempt that was deleted because of newer ones may have written.
+        sqlx::query_scalar(
+            "SELECT EXISTS (SELECT 1 FROM admissions
+                            WHERE group_id = ?1 AND rollout = ?2 AND entry = ?3 AND cluster = ?4 AND target = ?5
+                              AND outcome IS NULL AND admitted_at = ?6)
+                AND (SELECT count(*) < ?8 AND total(outcome IS NOT 'failed' OR reason <> ?9) = 0
+                     FROM attempts WHERE sync_id = ?7 AND target = ?5)",
+        )
+        .bind(group_id.as_str())
+        .bind(rollout.to_string())
+        .bind(entry.as_str())
+        .bind(cluster.as_str())
+        .bind(target.as_str())
+        .bind(Micros(admission.admitted_at))
+        .bind(&sync_id)
+        .bind(KEPT)
+        .bind(NOTHING_WRITTEN)
+        .fetch_one(&self.readers)
         .await
         .map_err(|source| self.unread(format!("attempts of Sync {sync_id}"), source))
     }

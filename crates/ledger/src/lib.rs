@@ -41,7 +41,9 @@ use tracing::info;
 pub use admissions::{
     Admission, AdmissionEnd, AdmissionKey, AdmissionOutcome, AdmissionRecord, EntryOnCluster,
 };
-pub use attempts::{Attempt, AttemptEnd, AttemptId, AttemptOutcome, AttemptRecord, ObjectCounts};
+pub use attempts::{
+    Attempt, AttemptEnd, AttemptId, AttemptOutcome, AttemptRecord, NOTHING_WRITTEN, ObjectCounts,
+};
 pub use error::LedgerError;
 pub use journal::{GroupJournal, NewEntry};
 pub use queue::{Due, QueueKey};

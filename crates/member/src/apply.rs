@@ -92,6 +92,7 @@ impl Member {
         if let Err(error) = member.run(job, &attempt, &mut outcome).await {
             outcome.interrupted = Some(error);
         }
+        outcome.has_written = attempt.has_written();
         outcome.sort();
         outcome
     }

@@ -1,6 +1,7 @@
 //! State that the requests of one attempt share.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use starling_core::restore::WriteNumber;
 use tokio::sync::{Mutex, OnceCell};
@@ -25,6 +26,8 @@ pub(super) struct Attempt {
     pub(super) held: Mutex<Option<Held>>,
     /// The number of the writes; set by the first of them.
     pub(super) number: OnceCell<WriteNumber>,
+    /// Whether a request that may change the member was sent.
+    wrote: AtomicBool,
 }
 
 impl Attempt {
@@ -36,6 +39,17 @@ impl Attempt {
             definitions: OnceCell::new(),
             held: Mutex::default(),
             number: OnceCell::new(),
+            wrote: AtomicBool::new(false),
         }
+    }
+
+    /// Records that a request that may change the member is sent now. Whether it arrives is unknown from here on.
+    pub(super) fn begin_write(&self) {
+        self.wrote.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether a request that may change the member was sent.
+    pub(super) fn has_written(&self) -> bool {
+        self.wrote.load(Ordering::SeqCst)
     }
 }

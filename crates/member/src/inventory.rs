@@ -43,6 +43,9 @@ struct ShardRead {
     shard: format::Shard,
 }
 
+/// The key of the text of a mark.
+const MARK_KEY: &str = "mark";
+
 impl Member {
     /// Reads the inventory of an owner. Empty if the member has none.
     ///
@@ -338,6 +341,30 @@ impl Member {
             request: operation.to_string(),
             problem: format!("the list has more than {MAPS_PAGES} pages"),
         })
+    }
+
+    /// Writes the text of a mark.
+    pub(super) async fn write_mark(
+        &self,
+        name: &str,
+        text: &str,
+        attempt: &Attempt,
+    ) -> Result<(), MemberError> {
+        let data = json!({MARK_KEY: text});
+        self.write_map(name, &Version::default(), data, attempt)
+            .await
+            .map(drop)
+    }
+
+    /// Returns the text of a mark; `None` if there is none.
+    pub(super) async fn mark(&self, name: &str, attempt: &Attempt) -> Result<Option<String>, MemberError> {
+        let read = self.read_map(name, attempt).await?;
+        Ok(read.and_then(|(_, mut data)| data.remove(MARK_KEY)))
+    }
+
+    /// Deletes a mark, whatever it says.
+    pub(super) async fn delete_mark(&self, name: &str, attempt: &Attempt) -> Result<(), MemberError> {
+        self.delete_shard(name, &Version::default(), attempt).await
     }
 
     /// Creates one ConfigMap. An apply cannot require that there is none.

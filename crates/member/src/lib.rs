@@ -27,6 +27,7 @@ mod json;
 mod kinds;
 pub mod kubeconfig;
 mod limits;
+mod mark;
 mod metadata;
 mod network;
 mod numbered;

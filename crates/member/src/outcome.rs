@@ -83,6 +83,8 @@ pub struct ApplyOutcome {
     /// Why the attempt ended early: [`MemberError::ends_attempt`], or the inventory could not be read or written.
     /// Objects in none of the lists were not attempted.
     pub interrupted: Option<MemberError>,
+    /// Whether a request that may change the member was sent, whatever became of it.
+    pub has_written: bool,
 }
 
 impl ApplyOutcome {

@@ -299,6 +299,9 @@ impl Member {
                 request: operation.to_string(),
             });
         }
+        if call.is_write() {
+            attempt.begin_write();
+        }
         let limit = (sent + self.shared.limits.request).min(attempt.deadline);
         match timeout_at(limit, self.exchange(channel, call)).await {
             Ok(response) => response,

@@ -11,6 +11,9 @@ use super::yaml::YamlError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RenderError {
+    /// The turn was given to another tenant. Nothing is known of the build.
+    #[error("another namespace waits for the turn")]
+    TurnOver,
     /// The explicit program does not exist or cannot be run.
     #[error("{} is not an executable file", path.display())]
     ToolMissing {

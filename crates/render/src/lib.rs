@@ -44,7 +44,7 @@ pub use tool::BuildTool;
 pub use yaml::YamlError;
 
 use process::{Call, Finished};
-use turns::Turns;
+use turns::{Turn, Turns};
 use workspace::{Prepared, Workspace};
 
 /// The error of a build with a comma in a kind, name or namespace: kustomize keeps previous ones in comma-separated
@@ -73,6 +73,9 @@ pub struct RenderLimits {
     pub objects: usize,
     /// Concurrent builds; at least one.
     pub builds: usize,
+    /// Time after which a build gives its turn up while another tenant waits for one. It begins anew, and may take twice
+    /// as long then.
+    pub turn: Duration,
     /// The directory in which each build gets a private one, which is deleted after it.
     pub directory: PathBuf,
 }
@@ -85,10 +88,14 @@ impl Default for RenderLimits {
             memory_bytes: 1 << 30,
             objects: 20_000,
             builds: 2,
+            turn: TURN,
             directory: std::env::temp_dir(),
         }
     }
 }
+
+/// Few builds take longer, and a build in its third turn may take most of [`RenderLimits::time`].
+const TURN: Duration = Duration::from_secs(10);
 
 /// Memory that a build needs at least: kustomize itself, and a directory of some MiB.
 const BUILD_BYTES: u64 = 512 << 20;
@@ -133,6 +140,24 @@ pub struct Renderer {
     isolation: Isolation,
     turns: Arc<Turns>,
     tenant: Arc<str>,
+}
+
+/// The right to build, until it is dropped.
+#[derive(Debug)]
+pub struct BuildTurn {
+    turn: Turn,
+    /// Time for which it is not given up.
+    length: Duration,
+}
+
+impl BuildTurn {
+    /// Waits until the turn is over. A turn that is as long as the `limit` of a build is not.
+    async fn is_over(&self, limit: Duration) {
+        if self.length >= limit {
+            return std::future::pending().await;
+        }
+        self.turn.is_over(self.length).await;
+    }
 }
 
 impl Renderer {
@@ -183,6 +208,46 @@ impl Renderer {
         &self.tool
     }
 
+    /// Waits for a turn of the tenant. What a build needs on disk is best made within its turn: many builds may wait.
+    ///
+    /// # Errors
+    /// [`RenderError::Abandoned`].
+    pub async fn turn(&self) -> Result<BuildTurn, RenderError> {
+        self.turn_of(self.limits.turn).await
+    }
+
+    /// Waits for the turn after one that was over ([`RenderError::TurnOver`]).
+    ///
+    /// # Errors
+    /// [`RenderError::Abandoned`].
+    pub async fn turn_after(&self, turn: BuildTurn) -> Result<BuildTurn, RenderError> {
+        let length = turn.length.saturating_mul(2);
+        drop(turn);
+        self.turn_of(length).await
+    }
+
+    async fn turn_of(&self, length: Duration) -> Result<BuildTurn, RenderError> {
+        let turn = self.turns.take(&self.tenant).await;
+        let turn = turn.ok_or(RenderError::Abandoned)?;
+        Ok(BuildTurn { turn, length })
+    }
+
+    /// Builds the directory `path` of a tree in a turn of its own, which it does not give up.
+    ///
+    /// # Errors
+    /// As [`Self::build_in`].
+    pub async fn build(
+        &self,
+        tree: &Path,
+        path: &str,
+        target_namespace: &str,
+        identities: Option<&Identities>,
+    ) -> Result<Manifests, RenderError> {
+        let turn = self.turn_of(Duration::MAX).await?;
+        self.build_in(&turn, tree, path, target_namespace, identities)
+            .await
+    }
+
     /// Builds the directory `path` of a tree.
     ///
     /// `tree` is a private copy of the repository: the caller owns it, runs one build at a time in it and deletes it.
@@ -194,19 +259,16 @@ impl Renderer {
     /// Dropping the future kills the running program and its children.
     ///
     /// # Errors
-    /// See [`RenderError`]. Output of a program that failed or was stopped is never used.
-    pub async fn build(
+    /// See [`RenderError`]. Output of a program that failed or was stopped is never used. [`RenderError::TurnOver`] if
+    /// another tenant gets the turn: the build begins anew in the next one ([`Self::turn_after`]).
+    pub async fn build_in(
         &self,
+        turn: &BuildTurn,
         tree: &Path,
         path: &str,
         target_namespace: &str,
         identities: Option<&Identities>,
     ) -> Result<Manifests, RenderError> {
-        let _turn = self
-            .turns
-            .take(&self.tenant)
-            .await
-            .ok_or(RenderError::Abandoned)?;
         let prepared = {
             let (tree, path) = (tree.to_owned(), path.to_owned());
             let (namespace, limits) = (target_namespace.to_owned(), self.limits.clone());
@@ -215,7 +277,7 @@ impl Renderer {
         };
         let (objects, plain) = match prepared {
             Prepared::Direct(objects) => (objects, self.tool == BuildTool::None),
-            Prepared::Build(workspace) => (self.run(workspace).await?, false),
+            Prepared::Build(workspace) => (self.run(turn, workspace).await?, false),
         };
         let (objects, opened) = decrypt::open(objects, &self.sops, identities, &self.limits).await?;
         unique(Manifests {
@@ -225,7 +287,7 @@ impl Renderer {
         })
     }
 
-    async fn run(&self, workspace: Workspace) -> Result<Vec<Value>, RenderError> {
+    async fn run(&self, turn: &BuildTurn, workspace: Workspace) -> Result<Vec<Value>, RenderError> {
         let Some((program, arguments)) = self.tool.command() else {
             return Err(RenderError::NoKustomize {
                 what: "this directory".to_owned(),
@@ -241,7 +303,12 @@ impl Renderer {
             environment: &[],
             input: Stdio::null(),
         };
-        let finished = process::run(call, &self.limits).await?;
+        let finished = tokio::select! {
+            biased;
+            finished = process::run(call, &self.limits) => finished?,
+            // The program and its children are killed with the future.
+            () = turn.is_over(self.limits.time) => return Err(RenderError::TurnOver),
+        };
         let output = self.output_of(finished, &workspace)?;
         let limit = self.limits.objects;
         blocking(move || {

@@ -1,13 +1,14 @@
 //! The turns of builds, shared by tenants.
 //!
 //! A build takes a turn and holds it for up to a minute. First come, first served would give a tenant with many builds
-//! all turns for many minutes.
+//! all turns for many minutes. A build that has had its turn for a while gives it up for another tenant that waits, and
+//! begins anew in a later turn, which is longer. It is not suspended instead, since it would keep its memory.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
 /// For how long after its last build a tenant counts: while several count, one tenant holds at most half of the turns,
@@ -18,6 +19,8 @@ const RECENT: Duration = Duration::from_mins(10);
 #[derive(Debug)]
 pub(super) struct Turns {
     state: Mutex<State>,
+    /// Notified when a tenant begins to wait, or ends a turn.
+    changed: Notify,
 }
 
 #[derive(Debug)]
@@ -44,6 +47,24 @@ struct Tenant {
 pub(super) struct Turn {
     turns: Arc<Turns>,
     tenant: Arc<str>,
+    given_at: Instant,
+}
+
+impl Turn {
+    /// Waits until the turn is over: `length` has passed, and another tenant waits for it.
+    pub(super) async fn is_over(&self, length: Duration) {
+        tokio::time::sleep_until(self.given_at + length).await;
+        loop {
+            let changed = self.turns.changed.notified();
+            tokio::pin!(changed);
+            // From here on, no change is missed.
+            changed.as_mut().enable();
+            if self.turns.lock().others_wait(&self.tenant) {
+                return;
+            }
+            changed.await;
+        }
+    }
 }
 
 impl Turns {
@@ -58,6 +79,7 @@ impl Turns {
         };
         Arc::new(Self {
             state: Mutex::new(state),
+            changed: Notify::new(),
         })
     }
 
@@ -78,6 +100,7 @@ impl Turns {
             waits.waiting.push_back(sender);
         }
         self.give();
+        self.changed.notify_waiters();
         receiver.await.ok()
     }
 
@@ -90,6 +113,7 @@ impl Turns {
             let turn = Turn {
                 turns: self.clone(),
                 tenant,
+                given_at: Instant::now(),
             };
             // If its build was dropped in this moment, the drop of the turn gives it to another one.
             drop(sender.send(turn));
@@ -124,6 +148,16 @@ impl State {
         Some((name.clone(), sender))
     }
 
+    /// Reports whether another tenant waits that would get the turn of this one.
+    fn others_wait(&self, tenant: &str) -> bool {
+        let limit = self.limit();
+        let mut others = self.tenants.iter().filter(|(name, _)| &***name != tenant);
+        others.any(|(_, other)| {
+            let waits = other.waiting.iter().any(|sender| !sender.is_closed());
+            waits && other.held < limit
+        })
+    }
+
     /// Returns how many turns a tenant may hold.
     fn limit(&self) -> usize {
         if self.tenants.len() > 1 {
@@ -152,6 +186,7 @@ impl Drop for Turn {
             }
         }
         self.turns.give();
+        self.turns.changed.notify_waiters();
     }
 }
 
@@ -193,6 +228,59 @@ mod tests {
             build(&turns, "team-b").await
         });
         assert_eq!(waited, Duration::ZERO);
+    }
+
+    /// Builds in turns of at least `length`, which doubles. Returns how long it waited for the first one, and how often
+    /// it began.
+    async fn build_in_turns(
+        turns: &Arc<Turns>,
+        tenant: &str,
+        takes: Duration,
+        mut length: Duration,
+    ) -> (Duration, u32) {
+        let (asked, mut waited, mut begun) = (Instant::now(), None, 0);
+        loop {
+            let turn = turns.take(tenant).await.unwrap();
+            waited.get_or_insert(asked.elapsed());
+            begun += 1;
+            tokio::select! {
+                biased;
+                () = tokio::time::sleep(takes) => return (waited.unwrap_or_default(), begun),
+                () = turn.is_over(length) => {}
+            }
+            drop(turn);
+            length *= 2;
+        }
+    }
+
+    /// Guards against a short build that waits for the end of a long one of another tenant.
+    #[tokio::test(start_paused = true)]
+    async fn tenant_a_long_build_gives_its_turn_up_for_another_tenant() {
+        const LENGTH: Duration = Duration::from_secs(10);
+        let turns = Turns::new(1);
+        let long = || build_in_turns(&turns, "team-a", BUILD, LENGTH);
+        let short = async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            build_in_turns(&turns, "team-b", Duration::from_secs(2), LENGTH).await
+        };
+        let ((_, begun), (waited, _)) = tokio::join!(long(), short);
+        assert_eq!(waited, LENGTH - Duration::from_secs(1));
+        assert_eq!(begun, 2);
+        // Nobody waits, or only the same tenant: a build has all the time that it needs.
+        let (first, second) = tokio::join!(long(), long());
+        assert_eq!((first.1, second.1), (1, 1));
+        // Others build all the time: the turns of a long build become longer, so that it ends.
+        let others = async {
+            loop {
+                build_in_turns(&turns, "team-b", Duration::from_secs(3), LENGTH).await;
+            }
+        };
+        let began = Instant::now();
+        tokio::select! {
+            (_, begun) = long() => assert!(begun <= 4, "{begun}"),
+            () = others => {}
+        }
+        assert!(began.elapsed() < 3 * BUILD, "{:?}", began.elapsed());
     }
 
     #[tokio::test(start_paused = true)]

@@ -75,6 +75,7 @@ pub(super) async fn run(arguments: DemoArguments) -> anyhow::Result<()> {
         namespace: None,
         data_dir: directory.data(),
         allow_insecure_sources: true,
+        max_clusters_in_flight: None,
         concurrency: 20,
         kustomize: clusters.kustomize.clone(),
         sops: None,

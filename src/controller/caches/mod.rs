@@ -10,6 +10,8 @@ pub mod connections;
 mod deletions;
 pub mod drift_states;
 pub mod health;
+pub mod identity_proofs;
+pub mod in_flight;
 pub mod indexed;
 pub mod journal_heads;
 pub mod metric_tests;
@@ -42,6 +44,8 @@ use self::cache::Cache;
 use self::connections::Connections;
 use self::drift_states::DriftStates;
 use self::health::HealthCache;
+use self::identity_proofs::IdentityProofs;
+use self::in_flight::ClustersInFlight;
 use self::indexed::{cluster_of, group_of_action, group_of_approval, identity_of, subject_of_deletions};
 pub(in crate::controller) use self::indexed::{group_to_delete_from, sync_to_delete_from};
 use self::journal_heads::JournalHeads;
@@ -169,6 +173,8 @@ pub struct ClusterCaches {
     pub token_renewals: Times,
     /// The members that were checked.
     pub number_checks: NumberChecks,
+    /// Whether Clusters with one identity are one member.
+    pub identity_proofs: IdentityProofs,
 }
 
 /// Caches for each Sync.
@@ -184,6 +190,8 @@ pub struct SyncCaches {
     pub drift: DriftStates,
     /// The last attempt of this process.
     pub attempts: Keyed<OwnAttempt>,
+    /// The admission whose slot this process gave back, from before the write of the status that says so.
+    pub returned_admissions: Keyed<String>,
     /// When approvals that could not be marked are marked again.
     pub mark_retries: Times,
 }
@@ -219,6 +227,8 @@ pub struct GroupCaches {
     pub settled_admissions: SettledAdmissions,
     /// When actions and approvals that could not be marked are marked again.
     pub mark_retries: Times,
+    /// The clusters in flight of each group.
+    pub in_flight: ClustersInFlight,
 }
 
 impl Caches {
@@ -232,6 +242,7 @@ impl Caches {
                 availability: Arc::new(AvailabilityCache::new(clock)),
                 token_renewals: Times::default(),
                 number_checks: NumberChecks::default(),
+                identity_proofs: IdentityProofs::default(),
             },
             sync: SyncCaches::default(),
             group: GroupCaches::default(),
@@ -252,7 +263,11 @@ impl Caches {
     /// read again, and found to be of another past.
     pub(super) fn forget_computed(&self) {
         let SourceCaches { origins, pins: _ } = &self.source;
-        let SyncCaches { attempts, .. } = &self.sync;
+        let SyncCaches {
+            attempts,
+            returned_admissions,
+            ..
+        } = &self.sync;
         let GroupCaches {
             release_snapshots,
             selections,
@@ -260,9 +275,10 @@ impl Caches {
             journal_heads,
             ..
         } = &self.group;
-        let computed: [&dyn PerObject; 6] = [
+        let computed: [&dyn PerObject; 7] = [
             origins,
             attempts,
+            returned_admissions,
             release_snapshots,
             selections,
             plan_memos,
@@ -294,6 +310,7 @@ impl Caches {
                     availability,
                     token_renewals,
                     number_checks,
+                    identity_proofs,
                 },
             sync:
                 SyncCaches {
@@ -302,6 +319,7 @@ impl Caches {
                     health,
                     drift,
                     attempts,
+                    returned_admissions,
                     mark_retries: sync_mark_retries,
                 },
             group:
@@ -320,12 +338,27 @@ impl Caches {
                     awaited_syncs,
                     settled_admissions,
                     mark_retries: group_mark_retries,
+                    in_flight,
                 },
         } = self;
         match of {
             Loop::Source => vec![origins, pins],
-            Loop::Cluster => vec![connections, &**availability, token_renewals, number_checks],
-            Loop::Sync => vec![deadlines, waiting, health, drift, attempts, sync_mark_retries],
+            Loop::Cluster => vec![
+                connections,
+                &**availability,
+                token_renewals,
+                number_checks,
+                identity_proofs,
+            ],
+            Loop::Sync => vec![
+                deadlines,
+                waiting,
+                health,
+                drift,
+                attempts,
+                returned_admissions,
+                sync_mark_retries,
+            ],
             Loop::SyncGroup => vec![
                 &**gate_tasks,
                 metric_tests,
@@ -340,6 +373,7 @@ impl Caches {
                 unconfirmed_writes,
                 awaited_syncs,
                 settled_admissions,
+                in_flight,
                 group_mark_retries,
             ],
         }

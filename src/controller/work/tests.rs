@@ -26,6 +26,7 @@ use super::super::ports::Ports;
 use super::super::run::{Settings, assemble, may_delete};
 use super::super::tree_renderer::TreeRenderer;
 use super::*;
+use crate::controller::caches::identity_proofs::Subject;
 use starling_core::restore::RestoreFinding;
 use starling_core::revision::Revision;
 use starling_core::rollout::{AdmissionRef, ReleaseSnapshot};
@@ -63,6 +64,7 @@ async fn context(directory: &Path) -> Context {
         namespace: None,
         data_dir: directory.to_owned(),
         allow_insecure_sources: false,
+        max_clusters_in_flight: None,
         concurrency: 1,
         kustomize: None,
         sops: None,
@@ -147,6 +149,12 @@ fn fill(context: &Context, name: &str) {
     context.caches.cluster.availability.lost(&key, Contact::Probe);
     context.caches.cluster.token_renewals.set(&key, now);
     context.caches.cluster.number_checks.tried(&key, true);
+    let about = Subject {
+        other: key.clone(),
+        made_from: Default::default(),
+    };
+    let proofs = &context.caches.cluster.identity_proofs;
+    proofs.set(&key, about, starling_core::identity_claim::Proof::Same);
 
     context.caches.sync.deadlines.set(&key, now);
     context
@@ -162,6 +170,8 @@ fn fill(context: &Context, name: &str) {
     };
     context.caches.sync.attempts.set(&key, attempt);
     context.caches.sync.mark_retries.set(&key, now);
+    context.caches.sync.returned_admissions.set(&key, now.to_string());
+    let _ = context.caches.group.in_flight.begin(&key, 1);
     let of_group = json!({"clusterRef": {"name": name}, "groupRef": {"name": name, "entry": "app"},
         "sourceRef": {"name": name}});
     let prunes = &context.caches.group.prune_requests;
@@ -387,6 +397,7 @@ async fn what_was_computed_for_a_generation_ends_when_the_management_cluster_is_
     let expected = [
         Loop::Source,
         Loop::Sync,
+        Loop::Sync,
         Loop::SyncGroup,
         Loop::SyncGroup,
         Loop::SyncGroup,
@@ -394,7 +405,7 @@ async fn what_was_computed_for_a_generation_ends_when_the_management_cluster_is_
     ];
     assert_eq!(
         forgotten, expected,
-        "origins, attempts, releases, selections, memos, journals"
+        "origins, attempts, returned admissions, releases, selections, memos, journals"
     );
 }
 

@@ -17,7 +17,7 @@ use starling_core::object::ObjectId;
 use starling_ledger::{
     Admission, AdmissionEnd, AdmissionKey, AdmissionOutcome, AdmissionRecord, Attempt, AttemptEnd, AttemptId,
     AttemptOutcome, AttemptRecord, Due, EntryOnCluster, Existing, Forgotten, GroupJournal, LedgerError,
-    NewEntry, ObjectCounts, QueueKey, Rollout, RolloutEnd, RolloutOutcome, RolloutRecord,
+    NOTHING_WRITTEN, NewEntry, ObjectCounts, QueueKey, Rollout, RolloutEnd, RolloutOutcome, RolloutRecord,
 };
 
 use crate::world::now;
@@ -437,6 +437,27 @@ impl Tables {
         true
     }
 
+    fn nothing_written(&self, admission: &Admission) -> bool {
+        let admitted_at = micros(admission.admitted_at);
+        let is_open = self.admissions.iter().any(|row| {
+            row.end.is_none()
+                && row.admission.key == admission.key
+                && row.admission.admitted_at == admitted_at
+        });
+        let sync_id = format!("{}/{}", admission.sync_namespace, admission.sync_name);
+        let attempts: Vec<&AttemptRecord> = self
+            .attempts
+            .values()
+            .filter(|row| row.attempt.sync_id == sync_id && row.attempt.target == admission.key.target)
+            .collect();
+        let wrote_nothing = |row: &&AttemptRecord| {
+            row.end
+                .as_ref()
+                .is_some_and(|end| end.outcome == AttemptOutcome::Failed && end.reason == NOTHING_WRITTEN)
+        };
+        is_open && attempts.len() < KEPT && attempts.iter().all(wrote_nothing)
+    }
+
     fn interrupted(&self, last: i64) -> Vec<AttemptRecord> {
         let before = self.attempts.range(..=last).map(|(_, row)| row);
         before.filter(|row| row.end.is_none()).cloned().collect()
@@ -724,6 +745,10 @@ impl ports::Ledger for MemoryLedger {
     fn finish_attempt<'a>(&'a self, id: AttemptId, end: &'a AttemptEnd) -> PortFuture<'a, bool> {
         self.write(move |tables| Ok(tables.finish_attempt(id, end)))
             .boxed()
+    }
+
+    fn nothing_written<'a>(&'a self, admission: &'a Admission) -> PortFuture<'a, bool> {
+        async { self.read(|tables| tables.nothing_written(admission)) }.boxed()
     }
 
     fn interrupted_attempts<'a>(&'a self) -> PortFuture<'a, Vec<AttemptRecord>> {

@@ -39,6 +39,8 @@ pub(crate) struct Target {
     pub(crate) done: Option<(Timestamp, usize)>,
     /// When its Sync first reported a failure, even if it recovered later.
     pub(crate) failed: Option<(Timestamp, usize)>,
+    /// When its Sync gave the slot of the admission back.
+    pub(crate) returned: Option<(Timestamp, usize)>,
 }
 
 impl Target {
@@ -160,6 +162,7 @@ fn next_target(
         until: None,
         done: None,
         failed: None,
+        returned: None,
     }))
 }
 
@@ -177,7 +180,20 @@ pub(crate) fn find_ends(digests: &Digests, track: &Track<SyncResource>, target: 
         if target.failed.is_none() && is_failing(digests, &version.object, &target.desired) {
             target.failed = Some(when);
         }
+        if target.returned.is_none() && has_returned(&version.object) {
+            target.returned = Some(when);
+        }
     }
+}
+
+/// Whether a Sync reports that it gave the slot of its last admission back.
+fn has_returned(sync: &SyncResource) -> bool {
+    let returned = sync
+        .status
+        .as_ref()
+        .map(|status| status.returned_admission.as_str());
+    let returned = returned.filter(|returned| !returned.is_empty());
+    returned.is_some() && returned == sync.annotations().get(ADMITTED_AT).map(String::as_str)
 }
 
 /// Whether a Sync reports the target as applied and, with `wait`, healthy.

@@ -68,6 +68,8 @@ pub(crate) enum Rule {
     NotAdmitted,
     /// No write to a suspended member, or by a suspended Sync.
     Suspended,
+    /// No write for an admission whose slot was given back.
+    WithoutSlot,
     /// No write to a member after a restore, until a person releases it.
     AfterRestore,
     /// No write to a member without a change.
@@ -108,6 +110,7 @@ impl Rule {
         Self::FailureIsolation,
         Self::NotAdmitted,
         Self::Suspended,
+        Self::WithoutSlot,
         Self::AfterRestore,
         Self::Idle,
     ];

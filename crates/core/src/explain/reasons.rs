@@ -40,6 +40,7 @@ pub(super) fn rank(reason: &HoldReason) -> usize {
         HoldReason::Jitter => 14,
         HoldReason::NoSlot => 15,
         HoldReason::TooManyUnavailable => 16,
+        HoldReason::InstallationLimit => 17,
     }
 }
 
@@ -81,6 +82,12 @@ impl Explainer<'_> {
                 "the jitter delay ends".to_owned(),
             ),
             HoldReason::NoSlot | HoldReason::TooManyUnavailable => self.slots(reason, about),
+            HoldReason::InstallationLimit => (
+                "as many clusters of all groups are in flight as the controller allows, or half of them in this \
+                 namespace (--max-clusters-in-flight)"
+                    .to_owned(),
+                "a cluster of any group is done or failed; groups with fewer clusters in flight come first".to_owned(),
+            ),
         };
         ExplainedBlocker {
             reason: reason.as_str().to_owned(),

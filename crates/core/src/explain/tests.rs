@@ -350,6 +350,7 @@ fn every_reason_has_a_message() {
         HoldReason::Jitter,
         HoldReason::NoSlot,
         HoldReason::TooManyUnavailable,
+        HoldReason::InstallationLimit,
     ];
     let view = &input.clusters["b"];
     let mut texts = std::collections::BTreeSet::new();

@@ -66,6 +66,9 @@ pub struct PlanChange {
     /// As [`PlanInput::prunes`].
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub prunes: BTreeMap<SyncName, Option<PruneRequest>>,
+    /// As [`PlanInput::installation_slots`]; the inner `None`: they limit the plan no more.
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "slots")]
+    pub installation_slots: Option<Option<usize>>,
     /// As [`Plan::removals`].
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub removals: BTreeMap<SyncName, Option<RemovalDecision>>,
@@ -105,6 +108,7 @@ pub(super) struct Head {
     leaving: BTreeMap<SyncName, LeavingSync>,
     returned: BTreeSet<SyncName>,
     prunes: BTreeMap<SyncName, PruneRequest>,
+    installation_slots: Option<usize>,
 }
 
 impl Head {
@@ -122,6 +126,7 @@ impl Head {
             leaving,
             returned,
             prunes,
+            installation_slots,
         } = input;
         Self {
             clock_jumps: clock_jumps.clone(),
@@ -134,6 +139,7 @@ impl Head {
             leaving: leaving.clone(),
             returned: returned.clone(),
             prunes: prunes.clone(),
+            installation_slots: *installation_slots,
         }
     }
 
@@ -149,6 +155,7 @@ impl Head {
             && self.leaving == input.leaving
             && self.returned == input.returned
             && self.prunes == input.prunes
+            && self.installation_slots == input.installation_slots
     }
 }
 
@@ -183,6 +190,7 @@ impl PlanChange {
             leaving: differences(&head.leaving, &input.leaving),
             returned: changed(&head.returned, &input.returned),
             prunes: differences(&head.prunes, &input.prunes),
+            installation_slots: changed(&head.installation_slots, &input.installation_slots),
             removals: differences(&before.removals, &plan.removals),
             decided_prunes: differences(&before.prunes, &plan.prunes),
             decisions: differences(&before.decisions, &plan.decisions),
@@ -213,6 +221,7 @@ impl PlanChange {
             mut leaving,
             returned,
             mut prunes,
+            installation_slots,
         } = input;
         put(&mut clusters, self.clusters);
         put(&mut leaving, self.leaving);
@@ -246,9 +255,23 @@ impl PlanChange {
                 leaving,
                 returned: self.returned.unwrap_or(returned),
                 prunes,
+                installation_slots: self.installation_slots.unwrap_or(installation_slots),
             },
             plan,
         }
+    }
+}
+
+/// Distinguishes a value that was removed, `null`, from one that did not change, which is left out.
+mod slots {
+    use serde::{Deserialize as _, Deserializer, Serialize as _, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(value: &Option<Option<usize>>, to: S) -> Result<S::Ok, S::Error> {
+        value.flatten().serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Option<usize>>, D::Error> {
+        Option::deserialize(from).map(Some)
     }
 }
 

@@ -406,7 +406,7 @@ fn waits_for_slot(decision: &Decision) -> bool {
     matches!(
         decision,
         Decision::Hold {
-            reason: HoldReason::NoSlot | HoldReason::TooManyUnavailable,
+            reason: HoldReason::NoSlot | HoldReason::TooManyUnavailable | HoldReason::InstallationLimit,
             ..
         }
     )

@@ -119,6 +119,52 @@ pub fn plan(input: &PlanInput) -> Plan {
     }
 }
 
+/// The clusters of a plan that the limit of the installation counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct InFlightAfter {
+    /// Clusters that begin to be in flight with the plan.
+    pub begun: usize,
+    /// Clusters in flight after the plan is executed.
+    pub in_flight: usize,
+    /// Clusters that wait for the limit of the installation.
+    pub waiting: usize,
+}
+
+/// Counts the clusters in flight after `plan` is executed.
+#[must_use]
+pub fn in_flight_after(input: &PlanInput, plan: &Plan) -> InFlightAfter {
+    let begins = |state: &&ClusterState<'_>| {
+        let decision = plan.decisions.get(state.name);
+        state.slot.is_none() && decision.is_some_and(Decision::begins_work)
+    };
+    let waits = |decision: &&Decision| {
+        matches!(
+            decision,
+            Decision::Hold {
+                reason: HoldReason::InstallationLimit,
+                ..
+            }
+        )
+    };
+    let states = classify_all(input);
+    let begun = states.iter().filter(begins).count();
+    // A retry has no hold of its own.
+    let retries = input.installation_slots.map_or(0, |_| {
+        let requested = !input.operator.retries.is_empty() && retry::stop(input).is_none();
+        let waits = |state: &&ClusterState<'_>| {
+            let failed = matches!(plan.decisions.get(state.name), Some(Decision::Failed { .. }));
+            let stage = plan.stages.get(walk::stage_of(input, state));
+            failed && retry::due(input, state, stage.map(|stage| stage.name.as_str())).is_some()
+        };
+        states.iter().filter(|state| requested && waits(state)).count()
+    });
+    InFlightAfter {
+        begun,
+        in_flight: plan.tally.in_flight + begun,
+        waiting: plan.decisions.values().filter(waits).count() + retries,
+    }
+}
+
 /// Returns everything that blocks the start of one cluster now, except for a missing slot. The first reason is the one
 /// in the decision. Empty: nothing blocks the cluster, or it does not wait to start.
 #[must_use]

@@ -116,7 +116,8 @@ pub(crate) fn bucket(decision: &Decision) -> Bucket {
             | HoldReason::WindowClosed
             | HoldReason::Jitter
             | HoldReason::NoSlot
-            | HoldReason::TooManyUnavailable => Bucket::Pending,
+            | HoldReason::TooManyUnavailable
+            | HoldReason::InstallationLimit => Bucket::Pending,
         },
     }
 }
@@ -360,6 +361,9 @@ impl Plan {
                 counted(self.tally.unavailable, "cluster is", "clusters are"),
                 self.tally.unavailable_allowed
             ),
+            HoldReason::InstallationLimit => {
+                format!("{waiting} for one of the slots of the installation (--max-clusters-in-flight)")
+            }
             HoldReason::StageWaits { stage, wait } => {
                 format!("{}; {waiting}", waits_for(name(*stage), wait))
             }

@@ -11,6 +11,8 @@ use super::walk::StageState;
 pub(super) struct SlotBudget {
     /// The counters of the group, then those of its stages.
     counters: Vec<Counter>,
+    /// What is left of [`PlanInput::installation_slots`].
+    installation: Option<usize>,
 }
 
 struct Counter {
@@ -67,6 +69,7 @@ impl SlotBudget {
             counters: std::iter::once(group)
                 .chain(stages.iter().map(of_stage))
                 .collect(),
+            installation: input.installation_slots,
         }
     }
 
@@ -79,9 +82,10 @@ impl SlotBudget {
                 .is_none_or(|slots| counter.in_flight < slots && counter.reached < slots)
         };
         let mut counters = scopes.iter().map(|place| self.counters.get(*place));
-        if !counters.all(|counter| counter.is_none_or(is_free)) {
+        if !counters.all(|counter| counter.is_none_or(is_free)) || self.installation == Some(0) {
             return false;
         }
+        self.installation = self.installation.map(|left| left.saturating_sub(1));
         for place in scopes {
             if let Some(counter) = self.counters.get_mut(place) {
                 counter.in_flight += 1;
@@ -108,6 +112,12 @@ impl SlotBudget {
         }
         if !all(&|counter| counter.may_be_unavailable(state, candidate)) {
             return Some(HoldReason::TooManyUnavailable);
+        }
+        if state.slot.is_none() {
+            if self.installation == Some(0) {
+                return Some(HoldReason::InstallationLimit);
+            }
+            self.installation = self.installation.map(|left| left.saturating_sub(1));
         }
         for place in scopes {
             if let Some(counter) = self.counters.get_mut(place) {

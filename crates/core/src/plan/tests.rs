@@ -62,7 +62,7 @@ fn degraded() -> Progress {
 /// A fleet of clusters with one entry, by a script of one character each: `.` never admitted, `o` at the old target,
 /// `w` in progress with the old target, `W` in progress with the new target, `d` done, `f` failing, `u` unreachable at
 /// the old target, `L` lost after the admission of the new target, `x` without a parameter, `D` done and no longer
-/// healthy.
+/// healthy, `r` and `U` reachable and unreachable after its Sync gave the slot of its admission back.
 fn fleet(script: &str) -> BTreeMap<ClusterName, ClusterView> {
     script
         .chars()
@@ -72,6 +72,10 @@ fn fleet(script: &str) -> BTreeMap<ClusterName, ClusterView> {
                 '.' | 'x' => None,
                 'o' | 'u' => Some(observed(OLD, 0, held())),
                 'w' => Some(observed(OLD, 0, Progress::Working)),
+                'r' | 'U' => Some(ObservedSync {
+                    target: None,
+                    ..observed(NEW, 0, Progress::Working)
+                }),
                 'W' | 'L' => Some(observed(NEW, 0, Progress::Working)),
                 'd' => Some(observed(NEW, 0, held())),
                 'f' => Some(observed(NEW, 0, failing())),
@@ -83,7 +87,7 @@ fn fleet(script: &str) -> BTreeMap<ClusterName, ClusterView> {
             } else {
                 Ok(NEW.into())
             };
-            let reach = if matches!(c, 'u' | 'L') {
+            let reach = if matches!(c, 'u' | 'L' | 'U') {
                 unreachable()
             } else {
                 Reach::Ready
@@ -110,6 +114,7 @@ fn fleet(script: &str) -> BTreeMap<ClusterName, ClusterView> {
 
 pub(super) fn input(script: &str, max_concurrency: u32, max_failures: u32) -> PlanInput {
     PlanInput {
+        installation_slots: None,
         leaving: BTreeMap::new(),
         returned: Default::default(),
         prunes: Default::default(),
@@ -151,7 +156,8 @@ pub(super) fn input(script: &str, max_concurrency: u32, max_failures: u32) -> Pl
     }
 }
 
-/// The plan in the characters of the script, plus `S` started, `n` no slot, `b` failure limit, `j` jitter, `g` group
+/// The plan in the characters of the script, plus `S` started, `n` no slot, `i` limit of the installation, `b` failure
+/// limit, `j` jitter, `g` group
 /// suspended or membership held, `l` lost and in flight, `!` failed at its deadline.
 fn picture(plan: &Plan) -> String {
     plan.decisions
@@ -171,6 +177,7 @@ fn picture(plan: &Plan) -> String {
             Decision::Failed { .. } => '!',
             Decision::Hold { reason, .. } => match reason {
                 HoldReason::NoSlot => 'n',
+                HoldReason::InstallationLimit => 'i',
                 HoldReason::TooManyFailures { .. } => 'b',
                 HoldReason::Jitter => 'j',
                 HoldReason::GroupSuspended | HoldReason::MembershipHeld => 'g',
@@ -439,6 +446,65 @@ fn t33_a_group_whose_membership_is_held_has_not_succeeded() {
         let explanation = crate::explain::group("shop", &input, &plan, None);
         assert_eq!(explanation.blockers[0].reason, "MembershipHeld");
     }
+}
+
+/// A member that was lost before anything was written to it holds no slot, and gets one like the others when it is back.
+#[test]
+fn tenant_a_slot_that_was_given_back_is_free() {
+    for (script, expected) in [
+        // Four dead members, of which three were admitted.
+        ("UUUuoo", "uuuuSS"),
+        ("LLLuoo", "llluSn"),
+        ("rUUuWWWo", "nuuuWWWn"),
+        ("rUUuddWW", "SuuuddWW"),
+        ("UUUUdd", "uuuudd"),
+    ] {
+        let mut input = input(script, 3, 0);
+        if script.starts_with('L') {
+            input.strategy.limits.max_concurrency = IntOrPercent::Int(4);
+        }
+        let plan = plan(&input);
+        assert_eq!(picture(&plan), expected, "{script}");
+        check::check(&input, &plan).unwrap();
+    }
+    let input = input("UUUUdd", 3, 0);
+    assert_eq!(plan(&input).verdict, RolloutVerdict::Succeeded);
+}
+
+/// The limit of the installation counts clusters that begin to be in flight, retries among them.
+#[test]
+fn tenant_the_slots_of_the_installation_limit_what_begins() {
+    for (script, slots, expected) in [
+        ("oooo", None, "SSSS"),
+        ("oooo", Some(0), "iiii"),
+        ("oooo", Some(3), "SSSi"),
+        ("oooo", Some(9), "SSSS"),
+        // These are in flight already: of this release, and of the one before.
+        ("WWoo", Some(1), "WWSi"),
+        ("wwoo", Some(1), "SSSi"),
+        ("ddfu", Some(0), "ddfu"),
+    ] {
+        let mut input = input(script, 4, 4);
+        input.installation_slots = slots;
+        let plan = plan(&input);
+        assert_eq!(picture(&plan), expected, "{script} {slots:?}");
+        check::check(&input, &plan).unwrap();
+        let after = in_flight_after(&input, &plan);
+        let count = |of: &str| expected.chars().filter(|c| of.contains(*c)).count();
+        assert_eq!(after.in_flight, count("SW"), "{script} {slots:?}");
+        assert_eq!(after.waiting, count("i"), "{script} {slots:?}");
+        assert_eq!(
+            after.begun,
+            count("S") - script.matches('w').count(),
+            "{script} {slots:?}"
+        );
+    }
+    let mut input = input("oo", 4, 4);
+    input.installation_slots = Some(1);
+    let report = plan(&input).report(&input);
+    assert_eq!(report.blocked_by[0].reason, "InstallationLimit");
+    let explanation = crate::explain::group("shop", &input, &plan(&input), None);
+    assert_eq!(explanation.blockers[0].reason, "InstallationLimit");
 }
 
 #[test]

@@ -51,6 +51,10 @@ pub struct PlanInput {
     /// The Syncs that have something to prune after the attempt that the group admitted, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub prunes: BTreeMap<SyncName, PruneRequest>,
+    /// The number of clusters that may begin to be in flight with this plan because of the limit of the installation
+    /// ([`crate::in_flight`]); `None`: it does not limit this plan.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub installation_slots: Option<usize>,
 }
 
 /// One selected cluster.
@@ -455,6 +459,8 @@ pub enum HoldReason {
     NoSlot,
     /// As many clusters are unavailable as `maxUnavailable` allows.
     TooManyUnavailable,
+    /// As many clusters of all groups are in flight as the installation allows, or as the group may have of them.
+    InstallationLimit,
 }
 
 impl HoldReason {
@@ -479,6 +485,7 @@ impl HoldReason {
             Self::Jitter => "Jitter",
             Self::NoSlot => "NoSlot",
             Self::TooManyUnavailable => "TooManyUnavailable",
+            Self::InstallationLimit => "InstallationLimit",
         }
     }
 }

@@ -82,6 +82,7 @@ impl DeletedGroup<'_> {
         let none = RolloutStatus::default();
         let rollout = self.rollout.unwrap_or(&none);
         PlanInput {
+            installation_slots: None,
             now: self.now,
             clock_jumps: self.clock_jumps.clone(),
             strategy: self.strategy.clone(),

@@ -208,6 +208,12 @@ pub trait Observations {
         BTreeMap::new()
     }
 
+    /// Returns how many clusters may begin to be in flight in this pass because of the limit of the installation;
+    /// `None`: there is no limit.
+    fn installation_slots(&self) -> Option<usize> {
+        None
+    }
+
     /// Reports whether a person approved the removal of the entries that an automatic rollback lacks, by its digest.
     fn approves_removals(&self, digest: &str) -> bool {
         let _ = digest;

@@ -14,7 +14,7 @@ use super::snapshot::ReleaseSnapshot;
 use super::transition::{Blocked, StepError, Transition};
 use crate::digest;
 use crate::ids::{RolloutNumber, SyncName};
-use crate::plan::{LeavingCause, LeavingSync, Plan, PlanInput, RolloutView, plan, record};
+use crate::plan::{LeavingCause, LeavingSync, Plan, PlanInput, RolloutView, in_flight_after, plan, record};
 
 /// One pass of the machine.
 pub(super) struct Pass<'a, 'o> {
@@ -41,8 +41,16 @@ impl Pass<'_, '_> {
             rollout,
             snapshot,
         };
-        let input = self.input(&rolling, &actions);
-        let plan = plan(&input);
+        let mut input = self.input(&rolling, &actions);
+        let mut plan = plan(&input);
+        // A limit that is not reached is no part of the input: it changes with other groups, and each change would be
+        // recorded.
+        if let Some(slots) = self.observed.installation_slots()
+            && in_flight_after(&input, &plan).begun > slots
+        {
+            input.installation_slots = Some(slots);
+            plan = crate::plan::plan(&input);
+        }
         Ok(InStatus::Planned(Box::new(Planned {
             rolling,
             status: status.clone(),
@@ -74,6 +82,7 @@ impl Pass<'_, '_> {
             leaving: self.leaving(rolling),
             returned: self.observed.returned(rolling),
             prunes: self.observed.prunes(),
+            installation_slots: None,
             clusters: self.observed.clusters(rolling),
         }
     }

@@ -19,7 +19,7 @@ use super::planned::{InStatus, Planned};
 use super::status::{self, Parts};
 use super::transition::{Began, Blocked, Decided, PlannerInput, Preview, StepError, Transition};
 use crate::ids::RolloutNumber;
-use crate::plan::{Direction, Report, StartBlocker};
+use crate::plan::{Direction, InFlightAfter, Report, StartBlocker, in_flight_after};
 
 /// Returns the input of the planner, without a decision about another rollout.
 ///
@@ -397,11 +397,22 @@ impl Pass<'_, '_> {
         let Planned {
             rolling, input, plan, ..
         } = planned;
+        // Only a limit needs the counts.
+        let limited = self.observed.installation_slots().is_some();
+        let in_flight = if limited {
+            in_flight_after(&input, &plan)
+        } else {
+            InFlightAfter::default()
+        };
         self.observed.give_back(input.clusters);
         Ok(Transition {
             effects: self.effects(actions),
             status,
-            decided: Some(Decided { rolling, plan }),
+            decided: Some(Decided {
+                rolling,
+                plan,
+                in_flight,
+            }),
             stuck,
             recheck_at: recheck_at.into_iter().flatten().min(),
             ..self.nothing(None)

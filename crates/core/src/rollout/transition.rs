@@ -9,7 +9,7 @@ use super::effect::Effect;
 use super::next::Cause;
 use super::observe::{Need, Rolling};
 use crate::ids::{ReleaseDigest, RolloutNumber};
-use crate::plan::{Direction, Plan, PlanInput};
+use crate::plan::{Direction, InFlightAfter, Plan, PlanInput};
 
 /// Why the machine cannot step.
 #[derive(Debug, thiserror::Error)]
@@ -63,6 +63,8 @@ pub struct Decided {
     pub rolling: Rolling,
     /// The plan.
     pub plan: Plan,
+    /// The clusters of the plan that the limit of the installation counts.
+    pub in_flight: InFlightAfter,
 }
 
 /// A rollout that begins.

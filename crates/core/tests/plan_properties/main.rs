@@ -18,7 +18,7 @@ use starling_core::ids::{ClusterName, EntryName};
 use starling_core::plan::check::check;
 use starling_core::plan::{
     AdmittedRelease, ClusterView, Decision, Direction, EntryView, HoldReason, LeavingCause, ObservedSync,
-    Plan, PlanInput, Progress, RemovalDecision, hold_reasons, plan,
+    Plan, PlanInput, Progress, RemovalDecision, hold_reasons, in_flight_after, plan,
 };
 
 use arbitrary::{GOOD, NEW, input};
@@ -65,6 +65,8 @@ fn retried(plan: &Plan) -> BTreeMap<&ClusterName, (&Vec<EntryName>, Timestamp)> 
 /// progress.
 fn execute(input: &PlanInput, plan: &Plan) -> PlanInput {
     let mut after = input.clone();
+    let begun = in_flight_after(input, plan).begun;
+    after.installation_slots = input.installation_slots.map(|slots| slots - begun);
     let records = plan
         .stages
         .iter()
@@ -286,7 +288,12 @@ proptest! {
         for (name, decision) in &plan(&input).decisions {
             let all = hold_reasons(&input, name);
             match decision {
-                Decision::Hold { reason: HoldReason::NoSlot | HoldReason::TooManyUnavailable, .. } => {
+                Decision::Hold {
+                    reason: HoldReason::NoSlot
+                        | HoldReason::TooManyUnavailable
+                        | HoldReason::InstallationLimit,
+                    ..
+                } => {
                     prop_assert_eq!(all, [], "{} waits for a slot only", name);
                 }
                 Decision::Hold { reason, recheck_at } => {

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use futures::future::join_all;
 use starling_ledger::{
-    AdmissionEnd, AdmissionOutcome, AttemptEnd, AttemptOutcome, Due, EntryOnCluster, Existing, Forgotten,
-    LedgerError, Opened, RolloutEnd, RolloutOutcome,
+    Admission, AdmissionEnd, AdmissionOutcome, Attempt, AttemptEnd, AttemptOutcome, Due, EntryOnCluster,
+    Existing, Forgotten, LedgerError, NOTHING_WRITTEN, Opened, RolloutEnd, RolloutOutcome,
 };
 use tempfile::TempDir;
 
@@ -520,6 +520,99 @@ async fn an_attempt_ends_once_with_all_its_details() {
     ledger.finish_attempt(id, &long_end).await.unwrap();
     let found = ledger.attempts("sync-1").await.unwrap().swap_remove(0);
     assert_eq!(found.end.unwrap().message, "m".repeat(512));
+}
+
+/// Guards against a slot that is free although something was written for its admission: by an attempt that a crash
+/// ended, by one whose record was deleted since, or that a lost ledger does not have.
+#[tokio::test]
+async fn tenant_an_admission_counts_as_not_written_only_with_proof() {
+    let folder = TempDir::new().unwrap();
+    let (mut ledger, _) = open(folder.path()).await;
+    let admission = mk_admission(1, "eu1", "sha256:t");
+    assert!(!ledger.nothing_written(&admission).await.unwrap(), "not recorded");
+    ledger.record_admissions(&[admission.clone()]).await.unwrap();
+    assert!(ledger.nothing_written(&admission).await.unwrap());
+    let other_time = Admission {
+        admitted_at: at(7),
+        ..admission.clone()
+    };
+    assert!(!ledger.nothing_written(&other_time).await.unwrap());
+
+    let nothing = AttemptEnd {
+        reason: NOTHING_WRITTEN.into(),
+        ..mk_end(AttemptOutcome::Failed)
+    };
+    let attempt = mk_attempt("shop/web-eu1", 1);
+    let of_another = Attempt {
+        target: "sha256:other".into(),
+        ..attempt.clone()
+    };
+    ledger.begin_attempt(&of_another).await.unwrap();
+    ledger
+        .begin_attempt(&mk_attempt("shop/web-us1", 1))
+        .await
+        .unwrap();
+    assert!(ledger.nothing_written(&admission).await.unwrap(), "of others");
+    let id = ledger.begin_attempt(&attempt).await.unwrap();
+    assert!(!ledger.nothing_written(&admission).await.unwrap(), "in progress");
+    ledger.finish_attempt(id, &nothing).await.unwrap();
+    assert!(ledger.nothing_written(&admission).await.unwrap());
+
+    // The process dies during an attempt.
+    ledger.begin_attempt(&attempt).await.unwrap();
+    ledger.close().await;
+    ledger = open(folder.path()).await.0;
+    assert!(!ledger.nothing_written(&admission).await.unwrap(), "interrupted");
+    ledger.close_interrupted(at(20)).await.unwrap();
+    assert!(!ledger.nothing_written(&admission).await.unwrap(), "closed");
+    // Twenty attempts later nothing is known of that one.
+    for number in 0..40 {
+        let id = ledger
+            .begin_attempt(&mk_attempt("shop/web-eu1", number))
+            .await
+            .unwrap();
+        ledger.finish_attempt(id, &nothing).await.unwrap();
+        assert!(!ledger.nothing_written(&admission).await.unwrap(), "{number}");
+    }
+
+    let empty = TempDir::new().unwrap();
+    let (lost, _) = open(empty.path()).await;
+    assert!(!lost.nothing_written(&admission).await.unwrap(), "lost");
+}
+
+/// An admission that has ended, or another outcome, proves nothing.
+#[tokio::test]
+async fn an_attempt_that_succeeded_or_failed_otherwise_may_have_written() {
+    for (outcome, reason) in [
+        (AttemptOutcome::Succeeded, "Succeeded"),
+        (AttemptOutcome::Failed, "Timeout"),
+        (AttemptOutcome::Failed, "ClusterLost"),
+        (AttemptOutcome::Interrupted, NOTHING_WRITTEN),
+    ] {
+        let folder = TempDir::new().unwrap();
+        let (ledger, _) = open(folder.path()).await;
+        let admission = mk_admission(1, "eu1", "sha256:t");
+        ledger.record_admissions(&[admission.clone()]).await.unwrap();
+        let id = ledger
+            .begin_attempt(&mk_attempt("shop/web-eu1", 1))
+            .await
+            .unwrap();
+        let end = AttemptEnd {
+            reason: reason.into(),
+            ..mk_end(outcome)
+        };
+        ledger.finish_attempt(id, &end).await.unwrap();
+        assert!(!ledger.nothing_written(&admission).await.unwrap(), "{reason}");
+    }
+    let folder = TempDir::new().unwrap();
+    let (ledger, _) = open(folder.path()).await;
+    let admission = mk_admission(1, "eu1", "sha256:t");
+    ledger.record_admissions(&[admission.clone()]).await.unwrap();
+    ledger
+        .settle_admission(&admission.key, AdmissionOutcome::Left, "", at(2))
+        .await
+        .unwrap();
+    assert!(!ledger.nothing_written(&admission).await.unwrap(), "ended");
 }
 
 #[tokio::test]

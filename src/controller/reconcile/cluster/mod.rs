@@ -5,6 +5,7 @@
 //! sent again; only the Secret is read. The cluster's Syncs use the connection of the last successful probe. An
 //! unreachable cluster is neither healthy nor failed: its Ready is `Unknown` (I5).
 
+mod identity;
 mod observe;
 mod reach;
 mod renew;
@@ -30,6 +31,8 @@ struct Identity {
     cluster_id: ClusterId,
     /// Version of the API server.
     version: String,
+    /// Another Cluster that reports the identity and is another member. The identity is qualified then.
+    also_claimed_by: Option<ObjectKey>,
 }
 
 /// The result of a probe.
@@ -39,8 +42,8 @@ enum ProbeResult {
     Suspended,
     /// The member responded with its identity.
     Ready(Identity),
-    /// An older Cluster connects to the same member.
-    IdentityConflict { identity: Identity, other: ObjectKey },
+    /// An older Cluster connects to the same member, or to one of which that is not known.
+    IdentityConflict { other: ObjectKey, is_proven: bool },
     /// The member did not respond. With an open circuit breaker the next probe is due after this time.
     Unreachable {
         message: String,

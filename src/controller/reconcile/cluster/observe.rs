@@ -13,7 +13,8 @@ use starling_core::token::TokenLease;
 use tokio::time::Instant;
 
 use super::super::unhandled_request;
-use super::{Identity, ProbeResult, reach};
+use super::identity::identified;
+use super::{ProbeResult, reach};
 use crate::controller::caches::connections::Connection;
 use crate::controller::context::ClusterContext;
 use crate::controller::credentials::{Credentials, CredentialsError};
@@ -52,7 +53,7 @@ pub(super) async fn observe(context: ClusterContext<'_>, cluster: &Cluster) -> P
     if response.is_ok() {
         check_numbers(context, &key, &connection).await;
     }
-    probed(context, cluster, response)
+    probed(context, cluster, &connection, response).await
 }
 
 /// Checks a member that responds for the first time since the start: compares the numbers of writes on it with those
@@ -105,9 +106,10 @@ fn owners(context: ClusterContext<'_>, key: &ObjectKey) -> BTreeSet<OwnerLabel> 
 }
 
 /// Applies the response to a probe to the circuit breaker, and returns the result for status.
-fn probed(
+async fn probed(
     context: ClusterContext<'_>,
     cluster: &Cluster,
+    connection: &Connection,
     response: Result<Probe, MemberError>,
 ) -> ProbeResult {
     let key = ObjectKey::of(cluster);
@@ -117,7 +119,7 @@ fn probed(
             if context.availability.answered_probe(&key) {
                 context.handlers.enqueue_syncs_of(&key);
             }
-            return identified(context, cluster, probe);
+            return identified(context, cluster, connection, probe).await;
         }
         Err(error) => error,
     };
@@ -202,31 +204,6 @@ fn unusable(error: &CredentialsError) -> ProbeResult {
     ProbeResult::Unusable {
         reason,
         message: crate::chain(error),
-    }
-}
-
-/// Returns the result for an identity. Two Clusters that connect to one member would own it in turns, so the older
-/// Cluster keeps it.
-fn identified(context: ClusterContext<'_>, cluster: &Cluster, probe: Probe) -> ProbeResult {
-    let key = ObjectKey::of(cluster);
-    let age = |c: &Cluster| (c.creation_timestamp().map(|time| time.0), ObjectKey::of(c));
-    let first = context
-        .clusters
-        .indexed(&ObjectKey::new("", probe.cluster_id.as_str()))
-        .into_iter()
-        .filter(|other| !other.spec.suspend && ObjectKey::of(&**other) != key)
-        .filter(|other| age(other) < age(cluster))
-        .min_by_key(|other| age(other));
-    let identity = Identity {
-        cluster_id: probe.cluster_id,
-        version: probe.version,
-    };
-    match first {
-        None => ProbeResult::Ready(identity),
-        Some(other) => ProbeResult::IdentityConflict {
-            identity,
-            other: ObjectKey::of(&*other),
-        },
     }
 }
 

@@ -64,11 +64,16 @@ fn status(
     let known = || Identity {
         cluster_id: ClusterId::new(before.cluster_id.clone()),
         version: before.version.clone(),
+        also_claimed_by: None,
     };
     let (identity, mut updates) = match result {
         ProbeResult::Ready(identity) => {
             let message = format!("reachable, Kubernetes {}", identity.version);
-            (identity, vec![ready(ConditionStatus::True, "Succeeded", message)])
+            let mut updates = vec![ready(ConditionStatus::True, "Succeeded", message)];
+            let namespace = cluster.namespace().unwrap_or_default();
+            let other = identity.also_claimed_by.as_ref();
+            updates.extend(other.map(|other| also_claimed(other, &namespace)));
+            (identity, updates)
         }
         ProbeResult::Suspended => (
             known(),
@@ -93,9 +98,14 @@ fn status(
             )
         }
         ProbeResult::Waiting { .. } | ProbeResult::Busy { .. } => return before.clone(),
-        ProbeResult::IdentityConflict { identity, other } => (
-            identity,
-            identity_conflict(&other, cluster.namespace().unwrap_or_default().as_str()),
+        // Its identity is not recorded: it belongs to the other one.
+        ProbeResult::IdentityConflict { other, is_proven } => (
+            known(),
+            identity_conflict(
+                &other,
+                is_proven,
+                cluster.namespace().unwrap_or_default().as_str(),
+            ),
         ),
     };
     updates.extend(expiring);
@@ -113,25 +123,56 @@ fn status(
     }
 }
 
-/// Returns the conditions of a Cluster in `namespace` whose member is that of another one. A member can claim any
-/// identity, so the name of a Cluster in another namespace is not told.
-fn identity_conflict(other: &ObjectKey, namespace: &str) -> Vec<ConditionUpdate> {
-    let other = if other.namespace == namespace {
+/// The reason of Ready of a Cluster that is not used because of an older one.
+pub(super) const IDENTITY_CONFLICT_REASON: &str = "IdentityConflict";
+
+/// Returns how a Cluster in `namespace` is told of another one. A member can claim any identity, so the name of a Cluster
+/// in another namespace is not told.
+fn told(other: &ObjectKey, namespace: &str) -> String {
+    if other.namespace == namespace {
         format!("Cluster {other}")
     } else {
         "a Cluster of another namespace".to_owned()
+    }
+}
+
+/// Returns the conditions of a Cluster in `namespace` that is not used because of an older one.
+fn identity_conflict(other: &ObjectKey, is_proven: bool, namespace: &str) -> Vec<ConditionUpdate> {
+    let other = told(other, namespace);
+    let (reason, message) = if is_proven {
+        let message = format!("{other} is older and connects to the same member; this Cluster is not used");
+        ("SameCluster", message)
+    } else {
+        let message = format!(
+            "{other} reports the same identity, and does not respond, so that it cannot be checked whether it is the same \
+             member; this Cluster is not used until then"
+        );
+        ("NotChecked", message)
     };
-    let message = format!("{other} is older and connects to the same member; this Cluster is not used");
     let conflict = ConditionUpdate {
         type_: IDENTITY_CONFLICT,
         status: ConditionStatus::True,
-        reason: "SameCluster".into(),
+        reason: reason.into(),
         message: message.clone(),
     };
     vec![
-        ready(ConditionStatus::False, "IdentityConflict", message),
+        ready(ConditionStatus::False, IDENTITY_CONFLICT_REASON, message),
         conflict,
     ]
+}
+
+/// Returns the condition of a Cluster in `namespace` with an identity of its own.
+fn also_claimed(other: &ObjectKey, namespace: &str) -> ConditionUpdate {
+    let other = told(other, namespace);
+    ConditionUpdate {
+        type_: IDENTITY_CONFLICT,
+        status: ConditionStatus::True,
+        reason: "OtherCluster".into(),
+        message: format!(
+            "{other} reports the same identity and is another member, or does not respond: one of them is a copy, or \
+             claims what it is not; both are used"
+        ),
+    }
 }
 
 #[cfg(test)]
@@ -141,7 +182,10 @@ mod tests {
     #[test]
     fn tenant_a_conflict_names_no_cluster_of_another_namespace() {
         let message = |namespace: &str| {
-            let conditions = identity_conflict(&ObjectKey::new("bank", "vault"), namespace);
+            let vault = ObjectKey::new("bank", "vault");
+            let mut conditions = identity_conflict(&vault, true, namespace);
+            conditions.extend(identity_conflict(&vault, false, namespace));
+            conditions.push(also_claimed(&vault, namespace));
             let messages = conditions.iter().map(|condition| condition.message.clone());
             messages.collect::<Vec<_>>().join("; ")
         };

@@ -19,7 +19,7 @@ use super::validate::{SERVICE_ACCOUNT_REQUIRED, ValidSync};
 use crate::controller::context::SyncContext;
 use crate::controller::manifests::BuildNotes;
 use crate::controller::waits;
-use starling_ledger::{AttemptEnd, AttemptOutcome, ObjectCounts};
+use starling_ledger::{AttemptEnd, AttemptOutcome, NOTHING_WRITTEN, ObjectCounts};
 use starling_member::{ApplyOutcome, Change, Member, MemberError};
 
 /// Returns the member if an attempt may begin; see [`access::enter`].
@@ -295,6 +295,9 @@ pub(super) fn end(outcome: &Outcome, responses: &ApplyOutcome, ended_at: Timesta
         Outcome::Applied(_) | Outcome::Unchanged => (AttemptOutcome::Succeeded, "Succeeded", String::new()),
         Outcome::Failed(Failure { cause, .. }) => {
             (AttemptOutcome::Failed, cause.reason, cause.message.clone())
+        }
+        Outcome::Lost { message } if !responses.has_written => {
+            (AttemptOutcome::Failed, NOTHING_WRITTEN, message.clone())
         }
         Outcome::Lost { message } => (AttemptOutcome::Failed, "ClusterLost", message.clone()),
         Outcome::NotAllowed(cause) => (AttemptOutcome::Failed, cause.reason, cause.message.clone()),

@@ -27,6 +27,7 @@ mod render;
 mod report;
 mod resolve;
 mod siblings;
+mod slot;
 mod status;
 mod used_approvals;
 mod validate;
@@ -113,6 +114,7 @@ async fn advance(context: SyncContext<'_>, sync: &ValidSync<'_>) -> Result<Next,
         | SyncStep::DependencyCycle { .. }
         | SyncStep::DependencyNotReady { .. }
         | SyncStep::AwaitingAdmission
+        | SyncStep::AwaitingSlot
         | SyncStep::AwaitingSource
         | SyncStep::ClusterMissing
         | SyncStep::ClusterNotReady { .. }
@@ -122,8 +124,10 @@ async fn advance(context: SyncContext<'_>, sync: &ValidSync<'_>) -> Result<Next,
     let attempted_at = done.as_ref().and_then(|done| done.attempted_at);
     let outcome = done.as_ref().map(|done| &done.outcome);
     let health = health::check(context, sync, &step, outcome).await;
+    let returned = slot::returned(context, sync).await;
     let pass = Pass {
         step: &step,
+        returned: returned.as_deref(),
         outcome,
         attempted_at,
         pending: done.as_ref().and_then(|done| done.pending.as_ref()),
@@ -150,6 +154,7 @@ fn decide(context: SyncContext<'_>, sync: &ValidSync<'_>) -> SyncStep {
         requested: observed.requested()
             || deletion_hold::is_released(observed)
             || prune_grace::is_undeleted(observed),
+        returned: slot::is_returned(context, observed),
     })
 }
 
@@ -194,6 +199,7 @@ fn next(context: SyncContext<'_>, sync: &ValidSync<'_>, step: &SyncStep, done: O
         (
             SyncStep::DependencyCycle { .. }
             | SyncStep::AwaitingAdmission
+            | SyncStep::AwaitingSlot
             | SyncStep::AwaitingSource
             | SyncStep::ClusterMissing
             | SyncStep::ClusterNotReady { .. }

@@ -22,6 +22,8 @@ use crate::controller::manifests::BuildNotes;
 #[derive(Clone, Copy)]
 pub(super) struct Pass<'a> {
     pub(super) step: &'a SyncStep,
+    /// The admission whose slot the Sync gives back.
+    pub(super) returned: Option<&'a str>,
     /// The outcome of the attempt or the drift check, if there was one.
     pub(super) outcome: Option<&'a Outcome>,
     /// [`Done::attempted_at`](super::outcome::Done::attempted_at).
@@ -48,6 +50,9 @@ pub(super) fn after_pass(
     if let Some(attempted_at) = pass.attempted_at {
         draft.after.last_attempt_time = attempted_at.to_string();
     }
+    pass.returned
+        .unwrap_or_default()
+        .clone_into(&mut draft.after.returned_admission);
     let is_applied = matches!(pass.outcome, Some(Outcome::Applied(_)));
     let has_deletions = draft.after.pending_deletions.is_some() || draft.after.held_deletions.is_some();
     if is_applied && !has_deletions {
@@ -193,6 +198,11 @@ fn conditions_of(
             let message = "waiting for the SyncGroup to admit a revision";
             vec![ready(ConditionStatus::Unknown, "AwaitingAdmission", message)]
         }
+        (SyncStep::AwaitingSlot, _) => {
+            let message = "the cluster was unreachable before anything was applied; waiting for the SyncGroup to \
+                           admit the revision again";
+            vec![ready(ConditionStatus::Unknown, "AwaitingSlot", message)]
+        }
         (SyncStep::AwaitingSource, _) => {
             let name = &sync.spec.template.source_ref.name;
             let message = format!("Source {name:?} has no revision");
@@ -211,12 +221,13 @@ fn conditions_of(
 /// Returns whether a requested reconcile is handled. If the cluster is not available, the request stays open until it
 /// is.
 fn was_checked(pass: Pass<'_>) -> bool {
-    !matches!(pass.step, SyncStep::ClusterNotReady { .. })
-        && !matches!(
-            pass.outcome,
-            Some(Outcome::Lost { .. } | Outcome::Busy(_) | Outcome::NotAllowed(_))
-        )
-        && !matches!(pass.health, Some(HealthCheck::Lost { .. }))
+    !matches!(
+        pass.step,
+        SyncStep::ClusterNotReady { .. } | SyncStep::AwaitingSlot
+    ) && !matches!(
+        pass.outcome,
+        Some(Outcome::Lost { .. } | Outcome::Busy(_) | Outcome::NotAllowed(_))
+    ) && !matches!(pass.health, Some(HealthCheck::Lost { .. }))
 }
 
 /// Applies the outcome of an attempt or a check to status, and returns the conditions.
@@ -395,6 +406,7 @@ mod tests {
     fn pass<'a>(step: &'a SyncStep, outcome: Option<&'a Outcome>) -> Pass<'a> {
         Pass {
             step,
+            returned: None,
             outcome,
             attempted_at: None,
             pending: None,

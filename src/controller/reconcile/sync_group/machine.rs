@@ -46,6 +46,8 @@ pub(super) struct GroupObservations<'a> {
     pub(super) awaits_marks: bool,
     /// Whether the admission policies are in force; `None`: not known.
     pub(super) policies: Option<&'a AdmissionPolicies>,
+    /// How many clusters may begin to be in flight because of the limit of the installation; `None`: no limit.
+    pub(super) installation_slots: Option<usize>,
     pub(super) now: Timestamp,
 }
 
@@ -117,6 +119,10 @@ impl Observations for GroupObservations<'_> {
     fn prunes(&self) -> BTreeMap<SyncName, PruneRequest> {
         let of_group = |prunes: &PruneRequests| prunes.of_group(&self.group.key, &self.group.syncs);
         self.prunes.map(of_group).unwrap_or_default()
+    }
+
+    fn installation_slots(&self) -> Option<usize> {
+        self.installation_slots
     }
 
     fn approves_removals(&self, digest: &str) -> bool {

@@ -12,6 +12,7 @@ mod garbage;
 mod gates;
 mod group_removal;
 mod held;
+mod in_flight;
 mod leave;
 mod machine;
 mod marks;
@@ -70,6 +71,7 @@ pub async fn reconcile(context: GroupContext<'_>, key: &ObjectKey) -> Result<Nex
 async fn pass(context: GroupContext<'_>, key: &ObjectKey) -> Result<Next, ReconcileError> {
     // Absence is conclusive only in a complete list. No worker starts before the lists are complete.
     let Some(group) = context.objects.groups.get(key) else {
+        in_flight::gone(context, key);
         close_open::of_deleted_groups(context).await?;
         return Ok(Next::OnEvent);
     };
@@ -85,6 +87,7 @@ async fn pass(context: GroupContext<'_>, key: &ObjectKey) -> Result<Next, Reconc
     }
     if group.metadata.deletion_timestamp.is_some() {
         context.caches.gate_tasks.forget(key);
+        let _ = in_flight::not_planned(context, &group, context.clock.now());
         return finalize::finalize(context, group).await;
     }
     finalize::ensure(context, &group).await?;
@@ -94,7 +97,11 @@ async fn pass(context: GroupContext<'_>, key: &ObjectKey) -> Result<Next, Reconc
         Ok(group) => roll(context, &group).await,
         Err(blocked) => {
             report::blocked(context, &blocked).await?;
-            Ok(Next::OnEvent)
+            Ok(in_flight::not_planned(
+                context,
+                &blocked.object,
+                context.clock.now(),
+            ))
         }
     }
 }
@@ -136,11 +143,20 @@ async fn roll(context: GroupContext<'_>, group: &Group) -> Result<Next, Reconcil
     let transition = match step(context, group, &recorder, now).await {
         Ok(transition) => transition,
         Err(error) => {
+            let _ = in_flight::not_planned(context, &group.object, now);
             context.caches.journal_heads.put(&group.key, recorder);
             return Err(error);
         }
     };
     recorder.forget_read();
+    // Before the effects, which take a while: what the plan starts is in flight from now on.
+    let counts_until = match &transition.decided {
+        Some(decided) => {
+            in_flight::planned(context, &group.key, decided.in_flight);
+            Next::OnEvent
+        }
+        None => in_flight::not_planned(context, &group.object, now),
+    };
     let Transition {
         effects,
         decided,
@@ -184,6 +200,7 @@ async fn roll(context: GroupContext<'_>, group: &Group) -> Result<Next, Reconcil
         (!all_admitted).then_some(Next::After(waits::ADMISSION_RETRY)),
         (!all_removed).then_some(Next::After(waits::REMOVAL_RETRY)),
         more.map(Next::After),
+        Some(counts_until),
     ]))
 }
 
@@ -226,6 +243,7 @@ async fn step(
         prunes: Some(&caches.prune_requests),
         awaits_marks: marks::are_missing(context, group),
         policies: Some(context.policies),
+        installation_slots: in_flight::begin(context, &group.key, now),
         now,
     };
     let stepped = machine::drive(rollout::step, &facts, Some(recorder), &mut observed).await;

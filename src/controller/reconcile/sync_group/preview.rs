@@ -12,13 +12,13 @@ use starling_api::{
 };
 use starling_core::clock_jumps::ClockJumps;
 use starling_core::explain::CurrentRollout;
-use starling_core::plan::{PlanInput, ReadStrategy};
+use starling_core::plan::{HoldReason, PlanInput, ReadStrategy};
 use starling_core::rollout::{self, Blocked, PlannerInput, Preview, Rolling};
 use starling_expression::metric;
 
 use super::leave::Leaving;
 use super::machine::{self, GroupObservations, PassTimes, Store, drive};
-use super::observe::{Snapshot, observe};
+use super::observe::{Group, Snapshot, observe};
 use super::offer::offer;
 use super::validate::Rules;
 use crate::controller::cache::Cache;
@@ -210,6 +210,7 @@ pub async fn preview_plan(
         prunes: None,
         awaits_marks: false,
         policies: None,
+        installation_slots: installation_slots(&group),
         now,
     };
     // A step has no effects before somebody executes them. It comes first, because it gives the clusters back.
@@ -238,6 +239,16 @@ pub async fn preview_plan(
         strategy: group.strategy,
         stuck,
     })
+}
+
+/// Returns the slots of the installation for a group, as its status tells: only the controller knows the other groups.
+fn installation_slots(group: &Group) -> Option<usize> {
+    let rollout = group.object.status.as_ref()?.rollout.as_ref()?;
+    let reason = HoldReason::InstallationLimit;
+    let mut blockers = rollout.blocked_by.iter();
+    blockers
+        .any(|blocker| blocker.reason == reason.as_str())
+        .then_some(0)
 }
 
 #[cfg(test)]

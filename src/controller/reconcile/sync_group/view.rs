@@ -9,7 +9,7 @@ use starling_core::ids::{ClusterId, ClusterName, EntryName, TargetDigest};
 use starling_core::plan::{ClusterView, EntryView, ObservedSync, Progress, UnresolvedTarget};
 use starling_core::progress::{Admitted, progress};
 use starling_core::rollout::{ReleaseSnapshot, Rolling};
-use starling_core::target;
+use starling_core::{slot_return, target};
 
 use super::super::cluster::{jitter_id, reach};
 use super::digest;
@@ -170,6 +170,8 @@ fn observed(sync: &SyncResource, target: Option<TargetDigest>, cluster_id: &Clus
         Some(target) => progress(status, &Admitted::of(sync, target, cluster_id)),
         None => Progress::Working,
     };
+    // Nothing was written for the admission, and the Sync begins nothing before the next one.
+    let target = target.filter(|_| !slot_return::has_returned(sync, status));
     ObservedSync {
         retried_for: annotation(RETRIED_FOR).and_then(|text| text.parse().ok()),
         target,

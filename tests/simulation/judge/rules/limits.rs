@@ -27,7 +27,7 @@ use crate::judge::world::{SyncTimeline, World};
 ///
 /// Evidence: the specs and statuses of the group's Syncs in the order in which the management cluster committed them. A
 /// cluster is in flight from the write that admits it until its Sync reports it as done or failed, or until
-/// `progressDeadline`, and again while it has not been healthy for `minSuccessTime`; not while it is suspended, not
+/// `progressDeadline`, or gives its slot back, and again while it has not been healthy for `minSuccessTime`; not while it is suspended, not
 /// selected, or unreachable with an older release. Once done, it is not in flight again for the same admission; if it
 /// failed and is retried, the next admission on it takes no slot of another cluster. Neither does an admission on a
 /// cluster that was done within the lag, if returned clusters are the reason that too many are in flight. The limits
@@ -213,11 +213,12 @@ impl<'m> Moment<'m> {
             .map_or(&self.target.release, |rollout| &rollout.release)
     }
 
-    /// Whether the Sync had the same target before.
+    /// Whether the Sync had the same target before, and kept its slot.
     fn is_again(&self) -> bool {
         let before = self.timeline.target_before(self.target.index);
         before.is_some_and(|before| {
             before.is_admission
+                && !self.is_before(before.returned)
                 && before.release == self.target.release
                 && before.desired == self.target.desired
         })

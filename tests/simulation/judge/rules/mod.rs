@@ -58,6 +58,7 @@ pub(crate) const ALL: [Check; 28] = [
     hand_over::objects_are_handed_over,
     reasons::waits_are_explained,
     suspended::nothing_is_written_while_suspended,
+    suspended::nothing_is_written_without_a_slot,
     suspended::nothing_is_written_after_a_restore,
     idle_writes::nothing_is_written_while_idle,
 ];

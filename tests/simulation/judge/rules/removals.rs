@@ -206,6 +206,7 @@ impl Removal<'_, '_> {
             until: None,
             done: None,
             failed: None,
+            returned: None,
         })
     }
 

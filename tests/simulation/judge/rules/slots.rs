@@ -46,7 +46,10 @@ impl<'m> Moment<'m> {
         let is_open = |target: &Target| {
             // Older than the release of the rollout, also if the last known good release is admitted besides.
             let leftover = target.release != self.rolled() && !reachable;
-            target.is_admission && !leftover && !has_ended(&targets, target, |end| self.is_before(end))
+            target.is_admission
+                && !leftover
+                && !self.is_before(target.returned)
+                && !has_ended(&targets, target, |end| self.is_before(end))
         };
         targets.iter().any(|(timeline, target)| {
             (is_open(target) && !self.may_be_late(&targets, target)) || self.is_soaking(timeline, target)
@@ -99,7 +102,9 @@ impl<'m> Moment<'m> {
         let known = |end: Option<(Timestamp, usize)>| end.is_some_and(|(at, _)| at <= self.from);
         let targets = self.targets(cluster);
         let was_open = targets.iter().any(|(_, target)| {
-            let over = has_ended(&targets, target, known) || self.deadline(&targets, target) <= earliest;
+            let over = has_ended(&targets, target, known)
+                || known(target.returned)
+                || self.deadline(&targets, target) <= earliest;
             target.is_admission && !over
         });
         let track = self.world.hub.cluster(cluster);

@@ -1,4 +1,4 @@
-//! No write while suspended, or after a restore.
+//! No write while suspended, without a slot, or after a restore.
 
 use std::collections::BTreeMap;
 
@@ -80,6 +80,23 @@ pub(super) fn nothing_is_written_while_suspended(world: &World<'_>) -> Vec<Viola
     });
     suspended
         .map(|own| own.violation(Rule::Suspended, "while suspended"))
+        .collect()
+}
+
+/// Nothing is written to a member for an admission whose slot its Sync gave back, before it is admitted again.
+///
+/// Evidence: Starling's writes, against the status and the annotation of the Sync. No attempt is under way when the
+/// slot is given back.
+pub(super) fn nothing_is_written_without_a_slot(world: &World<'_>) -> Vec<Violation> {
+    let returned = own_writes(world).filter(|own| {
+        own.timelines().into_iter().any(|timeline| {
+            let target = timeline.target_at(own.write.at);
+            let returned = target.and_then(|target| target.returned);
+            returned.is_some_and(|(at, _)| at < own.write.at)
+        })
+    });
+    returned
+        .map(|own| own.violation(Rule::WithoutSlot, "after its slot was given back"))
         .collect()
 }
 

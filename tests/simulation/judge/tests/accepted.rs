@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::broken;
-use super::rejected::large_prune;
+use super::rejected::{large_prune, returned};
 use super::script::{Script, condition, labelled, rendered, revision, sync};
 use crate::judge::History;
 
@@ -151,6 +151,21 @@ fn an_unreachable_cluster_returns_and_gets_the_newer_release_in_its_own_slot() -
     script.wait(3);
     script.report_applied("a");
     script.admit("a", "c3");
+    script.end()
+}
+
+/// Nothing was written to the cluster before it was lost: its slot is free for another cluster, and it is admitted again
+/// when it is back and a slot is free.
+fn a_cluster_that_gave_its_slot_back_is_admitted_again() -> History {
+    let mut script = returned();
+    script.admit("b", "c2");
+    script.write("b", "c2");
+    script.set_reachable("a", true);
+    script.report_applied("b");
+    script.wait(5);
+    script.admit("a", "c2");
+    script.write("a", "c2");
+    script.report_applied("a");
     script.end()
 }
 
@@ -527,7 +542,7 @@ type Case = (&'static str, fn() -> History);
 /// The second half of T75.
 #[test]
 fn t75_histories_without_fault_are_accepted() {
-    let histories: [Case; 30] = [
+    let histories: [Case; 31] = [
         ("bounded steps", a_second_commit_rolls_in_bounded_steps),
         ("supersession", a_newer_commit_supersedes_an_unwritten_one),
         ("a superseded attempt finishes", a_superseded_attempt_finishes),
@@ -538,6 +553,10 @@ fn t75_histories_without_fault_are_accepted() {
         (
             "rejoin beside an admission",
             a_slot_is_taken_from_a_cluster_that_just_returned,
+        ),
+        (
+            "its slot was given back",
+            a_cluster_that_gave_its_slot_back_is_admitted_again,
         ),
         (
             "its own slot",

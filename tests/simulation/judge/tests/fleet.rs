@@ -79,6 +79,7 @@ impl World {
             namespace: None,
             data_dir: self.folder.path().to_owned(),
             allow_insecure_sources: true,
+            max_clusters_in_flight: None,
             concurrency: 20,
             kustomize: None,
             sops: None,

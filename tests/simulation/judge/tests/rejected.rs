@@ -1,6 +1,7 @@
 //! Histories that each break exactly one rule.
 
 use serde_json::{Value, json};
+use starling_api::ADMITTED_AT;
 
 use super::accepted::first_commit_applied;
 use super::assert_rejected;
@@ -34,6 +35,19 @@ fn second_commit_with_entry(field: &str, value: Value, maps: &[(&str, &str)]) ->
         group["spec"]["syncs"][0][field] = value;
     });
     script.roll("c2", maps);
+    script
+}
+
+/// Returns a script in which a second commit, one cluster at a time, was admitted on a cluster that was lost before
+/// anything was written, so that its slot is free.
+pub(super) fn returned() -> Script {
+    let mut script = second_commit_with_strategy(json!({"maxConcurrency": 1, "maxFailures": 2}));
+    script.admit("a", "c2");
+    script.set_reachable("a", false);
+    script.edit("Sync", &sync("a"), "starling", |sync| {
+        let admitted_at = sync["metadata"]["annotations"][ADMITTED_AT].clone();
+        sync["status"]["returnedAdmission"] = admitted_at;
+    });
     script
 }
 
@@ -829,7 +843,7 @@ const DELETION_CASES: [Case; 14] = [
     ),
 ];
 
-const WAIT_CASES: [Case; 7] = [
+const WAIT_CASES: [Case; 9] = [
     ("clusters wait without a reason", Rule::Unexplained, || {
         let mut script = second_commit_rolling();
         edit_group_status(&mut script, |status| status["rollout"]["blockedBy"] = json!([]));
@@ -877,6 +891,21 @@ const WAIT_CASES: [Case; 7] = [
         });
         script.wait(60);
         script.apply_map("a", "settings", "2");
+        script
+    }),
+    ("an admission without its slot writes", Rule::WithoutSlot, || {
+        let mut script = returned();
+        script.set_reachable("a", true);
+        script.wait(60);
+        script.apply_map("a", "settings", "2");
+        script
+    }),
+    ("a slot is given back and taken twice", Rule::Concurrency, || {
+        let mut script = returned();
+        script.admit("b", "c2");
+        script.set_reachable("a", true);
+        script.wait(60);
+        script.admit("a", "c2");
         script
     }),
     ("a suspended cluster is written to", Rule::Suspended, || {

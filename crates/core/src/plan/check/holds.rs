@@ -29,7 +29,7 @@ fn rank(reason: &HoldReason) -> u8 {
         HoldReason::StageWaits { .. } => 12,
         HoldReason::WindowClosed => 13,
         HoldReason::Jitter => 14,
-        HoldReason::NoSlot | HoldReason::TooManyUnavailable => LIMIT,
+        HoldReason::NoSlot | HoldReason::TooManyUnavailable | HoldReason::InstallationLimit => LIMIT,
     }
 }
 
@@ -178,6 +178,7 @@ impl Moment<'_> {
                 let late = |start: &Start| self.eligible_at(member, start.to) > self.at;
                 self.starts(member).iter().any(late)
             }
+            HoldReason::InstallationLimit => self.input.installation_slots.is_some(),
             HoldReason::NoSlot | HoldReason::TooManyUnavailable => true,
         }
     }
@@ -224,7 +225,22 @@ impl Moment<'_> {
     }
 
     fn may_start(&self, member: &CheckedMember<'_>, to: AdmittedRelease) -> bool {
-        self.has_slot_for(member, to) && self.may_be_unavailable(member)
+        self.has_slot_for(member, to) && self.may_be_unavailable(member) && self.installation_has_room(member)
+    }
+
+    /// Reports whether the installation allows the cluster to be in flight, in addition to everything that the plan
+    /// starts.
+    fn installation_has_room(&self, member: &CheckedMember<'_>) -> bool {
+        let slots = self.input.installation_slots;
+        member.facts.holds_slot() || slots.is_none_or(|slots| self.begun() < slots)
+    }
+
+    /// Returns the number of clusters that begin to be in flight with the plan.
+    pub(super) fn begun(&self) -> usize {
+        let begins = |member: &&CheckedMember<'_>| {
+            (member.starts() || member.is_retried()) && !member.facts.holds_slot()
+        };
+        self.fleet.iter().filter(begins).count()
     }
 
     fn limit_is_reached(
@@ -236,11 +252,12 @@ impl Moment<'_> {
         let cluster = member.name.clone();
         let idle = |start: &Start| match reason {
             HoldReason::NoSlot => self.has_slot_for(member, start.to),
+            HoldReason::InstallationLimit => self.installation_has_room(member),
             _ => self.may_be_unavailable(member),
         };
         if starts.iter().all(idle) {
             return Err(match reason {
-                HoldReason::NoSlot => Violation::IdleSlot { cluster },
+                HoldReason::NoSlot | HoldReason::InstallationLimit => Violation::IdleSlot { cluster },
                 _ => Violation::MayBeUnavailable { cluster },
             });
         }

@@ -217,6 +217,10 @@ impl<'a> Moment<'a> {
 
     /// Checks that no more clusters than allowed are in flight or unavailable, unless as many were before.
     pub(super) fn bounds_hold(&self) -> Result<(), Violation> {
+        let begun = self.begun();
+        if let Some(bound) = self.input.installation_slots.filter(|bound| begun > *bound) {
+            return Err(Violation::InstallationLimit { begun, bound });
+        }
         let stages = self.stages.iter().zip(&self.plan.stages);
         let scopes = stages.map(|(stage, planned)| (Some(&planned.name), &stage.scope));
         for (stage, scope) in [(None, &self.group)].into_iter().chain(scopes) {

@@ -64,7 +64,9 @@ impl Moment<'_> {
             let slots = scope.tally.slots;
             slots.is_none_or(|slots| scope.in_flight_after < slots && scope.reached_after < slots)
         });
-        is_free && !self.stops_everybody() && self.request(member).is_some()
+        let slots = self.input.installation_slots;
+        let has_room = slots.is_none_or(|slots| self.begun() < slots);
+        is_free && has_room && !self.stops_everybody() && self.request(member).is_some()
     }
 
     fn stops_everybody(&self) -> bool {

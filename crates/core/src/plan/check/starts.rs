@@ -202,7 +202,9 @@ impl Moment<'_> {
             let for_room = matches!(
                 waiting.decision,
                 Decision::Hold {
-                    reason: HoldReason::NoSlot | HoldReason::TooManyUnavailable,
+                    reason: HoldReason::NoSlot
+                        | HoldReason::TooManyUnavailable
+                        | HoldReason::InstallationLimit,
                     ..
                 }
             );

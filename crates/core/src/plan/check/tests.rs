@@ -93,6 +93,7 @@ fn stage(name: &str, before: &[Gate], after: &[Gate]) -> StageRules {
 /// A rollout of these clusters through these stages, with nothing recorded yet.
 fn rollout(stages: Vec<StageRules>, clusters: BTreeMap<ClusterName, ClusterView>) -> PlanInput {
     PlanInput {
+        installation_slots: None,
         leaving: BTreeMap::new(),
         returned: Default::default(),
         prunes: Default::default(),

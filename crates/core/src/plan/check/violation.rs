@@ -213,6 +213,14 @@ pub enum Violation {
         /// The slots, or the clusters in flight before the plan if they are more.
         bound: usize,
     },
+    /// More clusters begin to be in flight than the installation allows.
+    #[error("{begun} clusters begin to be in flight with the plan (limit of the installation: {bound})")]
+    InstallationLimit {
+        /// The clusters that begin to be in flight.
+        begun: usize,
+        /// The slots of the installation for this group.
+        bound: usize,
+    },
     /// The release of the rollout is in flight on more clusters than there are slots, and on more than before.
     #[error("the release in flight on {after} clusters after the plan (limit {bound})")]
     ReleaseTooWide {

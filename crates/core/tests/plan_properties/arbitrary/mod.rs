@@ -385,7 +385,11 @@ pub(crate) fn input() -> impl Strategy<Value = PlanInput> {
             held,
             (0i64..1500, clock_jumps()),
             clusters,
-            (leaving(stages), prunes()),
+            (
+                leaving(stages),
+                prunes(),
+                prop_oneof![3 => Just(None), 1 => (0..4_usize).prop_map(Some)],
+            ),
         )
             .prop_map(
                 |(
@@ -395,7 +399,7 @@ pub(crate) fn input() -> impl Strategy<Value = PlanInput> {
                     (suspended, membership_held, windows, deleting),
                     (now, clock_jumps),
                     mut clusters,
-                    (mut leaving, prunes),
+                    (mut leaving, prunes, installation_slots),
                 )| {
                     if deleting {
                         clusters.clear();
@@ -418,6 +422,7 @@ pub(crate) fn input() -> impl Strategy<Value = PlanInput> {
                         }
                     }
                     PlanInput {
+                        installation_slots,
                         now: t(now),
                         clock_jumps,
                         strategy,

@@ -131,6 +131,7 @@ impl World {
         };
         let clusters = self.members.iter();
         PlanInput {
+            installation_slots: None,
             now: self.now,
             clock_jumps: ClockJumps::default(),
             strategy: self.strategy.clone(),

@@ -418,6 +418,19 @@ fn a_plan_with_a_wrong_reason_is_refused_for_it() {
                 |_, p| decide(p, "idle", hold(HoldReason::NoSlot)),
                 "IdleSlot",
             ),
+            (
+                "the installation has no limit",
+                |_, p| decide(p, "next", hold(HoldReason::InstallationLimit)),
+                "WrongHold",
+            ),
+            (
+                "the installation has a slot",
+                |i, p| {
+                    i.installation_slots = Some(50);
+                    decide(p, "next", hold(HoldReason::InstallationLimit));
+                },
+                "IdleSlot",
+            ),
         ],
     );
 }
@@ -518,6 +531,11 @@ fn a_forbidden_start_is_refused() {
                     i.strategy.limits.jitter = Duration::from_secs(1_000_000);
                 },
                 "StartsBeforeJitter",
+            ),
+            (
+                "more than the installation allows",
+                |i, _| i.installation_slots = Some(0),
+                "InstallationLimit",
             ),
             (
                 "more in flight than slots",
