@@ -79,7 +79,7 @@ pub(crate) enum Rule {
 #[cfg(test)]
 impl Rule {
     /// All rules.
-    pub(crate) const ALL: [Self; 32] = [
+    pub(crate) const ALL: [Self; 33] = [
         Self::Claim,
         Self::Health,
         Self::GroupClaim,
