@@ -83,7 +83,6 @@ pub struct BudgetContext<'a> {
     pub handlers: EventHandlers<'a>,
     /// The clock, which knows its jumps.
     pub clock: &'a starling_net::clock::Clock,
-    /// When the removals of Syncs of groups began.
     /// The time of the request.
     pub now: Timestamp,
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use starling_api::{EntryRevision, SyncGroupStatus};
-use starling_core::ids::{GroupId, ReleaseDigest, RolloutNumber, SyncName};
+use starling_core::ids::{ClusterName, GroupId, ReleaseDigest, RolloutNumber, SyncName};
 use starling_core::journal::{Draft, Recorder};
 use starling_core::rollout::{
     self, Action, Admission, AdmissionRef, Effect, OpenGate, Outcome, ReleaseSnapshot, Removal,
@@ -286,42 +286,55 @@ impl<A: GroupApi> Interpreter<'_, A> {
         }
     }
 
-    /// Removes Syncs, each independently of the others. Returns whether all of them were removed.
+    /// Removes Syncs, those of each cluster independently of the others. Returns whether all of them were removed.
     async fn remove(&mut self, removals: Vec<Removal>) -> Result<bool, LedgerError> {
-        let mut all = true;
+        let mut waiting = BTreeSet::new();
         for removals in removals.chunks(COUNTED_TOGETHER) {
-            let confirmed = self.confirmed(removals).await;
-            all &= confirmed.len() == removals.len();
+            let confirmed = self.confirmed(removals, &mut waiting).await;
             if let Err(error) = self.api.count_removals(&confirmed).await {
+                waiting.extend(confirmed.iter().map(|removal| removal.cluster.clone()));
                 self.api.removals_not_counted(&confirmed, error);
-                all = false;
                 continue;
             }
-            all &= self.remove_counted(&confirmed).await?;
+            self.remove_counted(&confirmed, &mut waiting).await?;
         }
-        Ok(all)
+        Ok(waiting.is_empty())
     }
 
     /// Returns the removals that the management cluster confirms. For the others, the cache will receive the Cluster,
-    /// and the next pass decides again.
-    async fn confirmed(&mut self, removals: &[Removal]) -> Vec<Removal> {
+    /// and the next pass decides again. `waiting`: the clusters with a Sync that stays. What follows it there may be
+    /// what it depends on, and stays as well: an operator goes after its instances.
+    async fn confirmed(&mut self, removals: &[Removal], waiting: &mut BTreeSet<ClusterName>) -> Vec<Removal> {
         let mut confirmed = Vec::with_capacity(removals.len());
         for removal in removals {
+            if waiting.contains(&removal.cluster) {
+                continue;
+            }
             match self.api.confirm_removal(removal).await {
-                Ok(true) => confirmed.push(removal.clone()),
+                Ok(true) => {
+                    confirmed.push(removal.clone());
+                    continue;
+                }
                 Ok(false) => {}
                 Err(error) => self.api.removal_failed(removal, error),
             }
+            waiting.insert(removal.cluster.clone());
         }
         confirmed
     }
 
-    async fn remove_counted(&mut self, removals: &[Removal]) -> Result<bool, LedgerError> {
-        let mut all = true;
+    async fn remove_counted(
+        &mut self,
+        removals: &[Removal],
+        waiting: &mut BTreeSet<ClusterName>,
+    ) -> Result<(), LedgerError> {
         for removal in removals {
+            if waiting.contains(&removal.cluster) {
+                continue;
+            }
             if let Err(error) = self.api.remove_sync(removal).await {
                 self.api.removal_failed(removal, error);
-                all = false;
+                waiting.insert(removal.cluster.clone());
                 continue;
             }
             // After the removal: a Sync that could not be removed may still be applied, and only the first end counts.
@@ -333,7 +346,7 @@ impl<A: GroupApi> Interpreter<'_, A> {
             };
             self.ledger.leave(place, self.now).await?;
         }
-        Ok(all)
+        Ok(())
     }
 }
 

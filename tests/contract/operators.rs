@@ -317,7 +317,11 @@ async fn tenant_passing_an_approval_requires_the_permission_to_approve() -> Resu
         .assert_created("olga", "RolloutAction", json!({"action": "Pause", "by": "olga"}))
         .await?;
     server
-        .assert_created("olga", "RolloutAction", json!({"action": "Rollback", "by": "olga"}))
+        .assert_created(
+            "olga",
+            "RolloutAction",
+            json!({"action": "Rollback", "by": "olga"}),
+        )
         .await?;
 
     let patch = async |user: &str, object: &str, patch: Value| -> Result<CommandOutput> {

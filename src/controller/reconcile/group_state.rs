@@ -1,11 +1,11 @@
 //! The consequences of the state of a group for the deletions of its Syncs, which run in a loop of their own.
 
-use std::sync::Arc;
-
 use jiff::Timestamp;
 use kube::ResourceExt;
+use kube::api::ListParams;
 use kube::core::SelectorExt as _;
-use starling_api::{ABANDON, Cluster, RolloutAction, SyncGroup, SyncResource};
+use starling_api::{ABANDON, ADMITTED_AT, Cluster, ROLLOUT, RolloutAction, SyncGroup, SyncResource};
+use starling_core::clock_jumps::ClockJumps;
 use starling_core::expand;
 use starling_core::identity;
 use starling_core::ids::RolloutNumber;
@@ -15,6 +15,7 @@ use starling_core::rollout::operator::{RolloutSubject, operator_actions};
 use starling_core::window::{Calendar, combined};
 
 use crate::controller::caches::ObjectCaches;
+use crate::controller::hub::{Hub, HubError};
 use crate::controller::object_key::ObjectKey;
 
 /// Why nothing is deleted now.
@@ -38,6 +39,11 @@ pub(super) fn prune_stop(
     if let Some(why) = stopped(objects, group) {
         return Some(Stop { why, until: None });
     }
+    closed_window(group, cluster, now)
+}
+
+/// Returns why nothing may be deleted on a cluster now, by the windows of a group.
+pub(super) fn closed_window(group: &SyncGroup, cluster: Option<&Cluster>, now: Timestamp) -> Option<Stop> {
     let strategy = ReadStrategy::new(&group.spec.rollout_strategy).ok()?;
     let place = strategy.place(cluster?.labels());
     let windows = place.windows.iter();
@@ -53,22 +59,70 @@ pub(super) fn prune_stop(
 
 /// Returns why a group deletes nothing: it is suspended, or an operator paused its rollout. `None`: it may delete.
 pub(super) fn stopped(objects: &ObjectCaches, group: &SyncGroup) -> Option<String> {
+    let actions = objects.actions.indexed(&ObjectKey::of(group));
+    stopped_by(group, actions.iter().map(|action| &**action))
+}
+
+/// The same by the operator actions that the management cluster has now: a person stops a group when something goes
+/// wrong, and a watch may deliver nothing just then.
+///
+/// # Errors
+/// [`HubError`].
+pub(super) async fn stopped_now(hub: &Hub, group: &SyncGroup) -> Result<Option<String>, HubError> {
+    if group.spec.suspend {
+        return Ok(stopped_by(group, []));
+    }
+    Ok(stopped_by(group, &actions_now(hub, group).await?))
+}
+
+/// Reads the operator actions of the namespace of a group.
+///
+/// # Errors
+/// [`HubError`].
+pub(super) async fn actions_now(hub: &Hub, group: &SyncGroup) -> Result<Vec<RolloutAction>, HubError> {
+    let namespace = group.namespace().unwrap_or_default();
+    hub.list(&namespace, &ListParams::default()).await
+}
+
+/// The actions are the state: the status of a group that is being deleted is not kept current.
+pub(super) fn stopped_by<'a>(
+    group: &SyncGroup,
+    actions: impl IntoIterator<Item = &'a RolloutAction>,
+) -> Option<String> {
     let name = group.name_any();
     if group.spec.suspend {
         return Some(format!("SyncGroup {name} is suspended"));
     }
-    is_paused(objects, group).then(|| format!("the rollout of SyncGroup {name} is paused"))
+    let is_paused = requests(group, actions).paused.is_some();
+    is_paused.then(|| format!("the rollout of SyncGroup {name} is paused"))
 }
 
-/// Reports whether an operator paused the rollout of a group. The actions are the state: the status of a group that is
-/// being deleted is not kept current.
-pub(super) fn is_paused(objects: &ObjectCaches, group: &SyncGroup) -> bool {
-    let actions = objects.actions.indexed(&ObjectKey::of(group));
-    requests(group, &actions).paused.is_some()
+/// Reports whether the admission of a Sync is over: the group is at another rollout, `progressDeadline` has passed, or an
+/// operator aborted the rollout. What its attempt deletes from then on is no part of what the group admitted: a cluster
+/// may come back days later, and a person may have stopped the group or reverted the commit since.
+pub(super) fn is_admission_over(
+    group: &SyncGroup,
+    sync: &SyncResource,
+    actions: &[RolloutAction],
+    (now, clock_jumps): (Timestamp, &ClockJumps),
+) -> bool {
+    let rollout = group.status.as_ref().and_then(|status| status.rollout.as_ref());
+    let annotation = |name: &str| sync.annotations().get(name).map(String::as_str);
+    let is_current = rollout.is_some_and(|rollout| {
+        let admitted_in = annotation(ROLLOUT).and_then(|number| number.parse().ok());
+        admitted_in == Some(RolloutNumber::of(rollout))
+    });
+    let admitted_at: Option<Timestamp> = annotation(ADMITTED_AT).and_then(|at| at.parse().ok());
+    let deadline = group.spec.rollout_strategy.progress_deadline.as_std();
+    let due = admitted_at.and_then(|at| clock_jumps.due(at, deadline));
+    !is_current || due.is_none_or(|due| due <= now) || requests(group, actions).aborted.is_some()
 }
 
 /// Returns the requests of operators for the last rollout of a group.
-pub(super) fn requests(group: &SyncGroup, actions: &[Arc<RolloutAction>]) -> OperatorInput {
+pub(super) fn requests<'a>(
+    group: &SyncGroup,
+    actions: impl IntoIterator<Item = &'a RolloutAction>,
+) -> OperatorInput {
     let status = group.status.as_ref();
     let Some(rollout) = status.and_then(|status| status.rollout.as_ref()) else {
         return OperatorInput::default();
@@ -81,7 +135,7 @@ pub(super) fn requests(group: &SyncGroup, actions: &[Arc<RolloutAction>]) -> Ope
         started_at: &rollout.start_time,
         digest: None,
     };
-    operator_actions(subject, actions.iter().map(|action| &**action), []).input
+    operator_actions(subject, actions, []).input
 }
 
 /// Reports whether a person abandoned the objects of a Sync: they stay if the cluster is unreachable.

@@ -196,7 +196,7 @@ async fn attempt(
 ) -> Result<Done, ReconcileError> {
     let observed = sync.observed;
     let template = &sync.spec.template;
-    let turn = PruneTurn::begin(context, observed);
+    let turn = PruneTurn::begin(context, observed, is_later(sync, wanted));
     let member = match enter(context, sync, wanted) {
         Ok(member) => member,
         Err(outcome) => return Ok(outcome.into()),
@@ -266,7 +266,7 @@ async fn attempt(
             context,
             observed,
             target: &wanted.target,
-            turn: Some(&turn).filter(|_| is_later(sync, wanted)),
+            turn: Some(&turn),
         },
         grace: prune_grace::of(context, observed, &clock_jumps),
         approval: ApprovedDeletions {

@@ -12,7 +12,7 @@ use starling_core::deletion_budget::{BudgetClock, BudgetLimits, Earlier};
 use starling_core::deletion_grant::Granted;
 use starling_member::{BudgetRequest, Budgets, DeletionRefusal};
 
-use super::super::group_state::prune_stop;
+use super::super::group_state::{actions_now, closed_window, is_admission_over, stopped_by};
 use super::dependencies;
 use super::observe::SyncSnapshot;
 use crate::controller::caches::prune_requests::{self, PruneAnswer};
@@ -27,7 +27,7 @@ pub(super) struct BudgetsOf<'a> {
     pub(super) observed: &'a SyncSnapshot,
     /// The target that replaces the deleted objects, or [`ENDING`](starling_core::deletion_approval::ENDING).
     pub(super) target: &'a str,
-    /// The turn of deletions that come after the attempt that the group admitted; `None`: they are a part of it.
+    /// The turn of the prunes of an attempt; `None`: the Sync is being deleted.
     pub(super) turn: Option<&'a PruneTurn<'a>>,
 }
 
@@ -38,23 +38,28 @@ impl fmt::Debug for BudgetsOf<'_> {
 }
 
 impl BudgetsOf<'_> {
-    /// Reads the group from the management cluster: a person may have suspended it, and a watch may deliver nothing.
-    async fn may_delete_later(&self, turn: &PruneTurn<'_>) -> Result<(), DeletionRefusal> {
+    /// Reads the group from the management cluster: a person may have stopped it, and a watch may deliver nothing. What is
+    /// no part of the attempt that the group admitted has to wait for the group.
+    async fn may_prune(&self, turn: &PruneTurn<'_>) -> Result<(), DeletionRefusal> {
         let Some(key) = &turn.group else {
             return Ok(());
         };
-        let group = match self.context.hub.find::<SyncGroup>(key).await {
-            Ok(Some(group)) => group,
-            Ok(None) => {
-                return Err(DeletionRefusal::Stopped(format!(
-                    "SyncGroup {} does not exist",
-                    key.name
-                )));
-            }
-            Err(error) => return Err(DeletionRefusal::NotCounted(crate::chain(&error))),
+        let hub = self.context.hub;
+        let unread = |error: HubError| DeletionRefusal::NotCounted(crate::chain(&error));
+        let Some(group) = hub.find::<SyncGroup>(key).await.map_err(unread)? else {
+            let why = format!("SyncGroup {} does not exist", key.name);
+            return Err(DeletionRefusal::Stopped(why));
         };
-        let (objects, cluster) = (self.context.objects, self.observed.cluster.as_deref());
-        match prune_stop(objects, &group, cluster, self.context.clock.now()) {
+        let actions = actions_now(hub, &group).await.map_err(unread)?;
+        if let Some(why) = stopped_by(&group, &actions) {
+            return Err(DeletionRefusal::Stopped(why));
+        }
+        let (now, jumps) = (self.context.clock.now(), self.context.clock.jumps());
+        let sync = &self.observed.object;
+        if !turn.is_later && !is_admission_over(&group, sync, &actions, (now, &jumps)) {
+            return Ok(());
+        }
+        match closed_window(&group, self.observed.cluster.as_deref(), now) {
             Some(stop) => Err(DeletionRefusal::Stopped(stop.why)),
             None => turn.take(key),
         }
@@ -67,17 +72,21 @@ pub(super) struct PruneTurn<'a> {
     context: SyncContext<'a>,
     observed: &'a SyncSnapshot,
     group: Option<ObjectKey>,
+    /// Whether an earlier attempt ended with the target, or applied it. Then the prune comes after the attempt that the
+    /// group admitted.
+    is_later: bool,
     /// Whether the group has to decide: the request outlives the attempt.
     awaits: AtomicBool,
 }
 
 impl<'a> PruneTurn<'a> {
     /// Begins the turn of an attempt. It ends when it is dropped, whatever becomes of the attempt.
-    pub(super) fn begin(context: SyncContext<'a>, observed: &'a SyncSnapshot) -> Self {
+    pub(super) fn begin(context: SyncContext<'a>, observed: &'a SyncSnapshot, is_later: bool) -> Self {
         Self {
             context,
             observed,
             group: observed.group_key(),
+            is_later,
             awaits: AtomicBool::new(false),
         }
     }
@@ -126,7 +135,7 @@ impl Budgets for BudgetsOf<'_> {
                 approved,
             } = request;
             if let Some(turn) = self.turn {
-                self.may_delete_later(turn).await?;
+                self.may_prune(turn).await?;
             }
             // The Syncs of a group are ended in an order of their own.
             if self.target != ENDING

@@ -6,9 +6,15 @@
 //!
 //! Syncs of the same group are at the same release in the end, so that what they will render is known; a sibling of the
 //! group that cannot be rendered stops a prune. Other groups roll out on their own: an object is handed over to them if
-//! they render it now, in their rollout, or at the head of their Source. One that is broken in git is skipped, because
-//! the mistake of one group must not stop the others. One that cannot be rendered for now (a lost commit, a Source that
-//! is not ready, a timeout) stops the deletion until it can.
+//! they render it now, in their rollout, at the head of their Source, or at the commit of this Sync, if they follow the
+//! same branch and have not seen it yet. In a prune, one that is broken in git is skipped, because the mistake of one
+//! group must not stop the others. One that cannot be rendered for now (a lost commit, a timeout) stops the deletion
+//! until it can.
+//!
+//! When a Sync ends, more is at stake, and nothing else waits for it: a cluster moves to another group, or a group gets
+//! another name, with all objects and their data. So the groups and the cluster are read from the management cluster,
+//! and the end waits while an entry of another group that selects the cluster cannot be rendered at all: its Source has
+//! no revision yet, a label for a parameter is missing, or its first commit is broken.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,6 +23,7 @@ use std::fmt;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use kube::ResourceExt;
+use kube::api::ListParams;
 use kube::core::SelectorExt as _;
 use starling_api::{Cluster, GroupRef, RELEASE, SyncEntry, SyncGroup, SyncResource, SyncSpec};
 use starling_core::apply::SiblingObjects;
@@ -31,6 +38,7 @@ use super::owners;
 use super::render::{Render, SyncRenderError, render};
 use super::resolve::resolve;
 use crate::controller::context::SyncContext;
+use crate::controller::hub::HubError;
 use crate::controller::object_key::ObjectKey;
 use starling_core::ids::OwnerLabel;
 use starling_member::{OtherOwner, Siblings};
@@ -62,6 +70,8 @@ struct Sibling {
 pub(super) enum SiblingName {
     /// An entry of the same group.
     Entry(String),
+    /// An entry of another group: the group and the entry.
+    OtherEntry(String, String),
     /// A Sync of the same namespace.
     Sync(String),
 }
@@ -70,6 +80,7 @@ impl fmt::Display for SiblingName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Entry(name) => write!(f, "entry {name}"),
+            Self::OtherEntry(group, entry) => write!(f, "entry {entry} of SyncGroup {group}"),
             Self::Sync(name) => write!(f, "Sync {name}"),
         }
     }
@@ -78,13 +89,22 @@ impl fmt::Display for SiblingName {
 /// The error of a render of a sibling.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum SiblingError {
-    /// A parameter of the entry cannot be resolved for this cluster.
-    #[error("entry {entry}")]
+    /// A parameter of the sibling cannot be resolved for this cluster.
+    #[error("{sibling}")]
     Parameter {
-        entry: String,
+        sibling: SiblingName,
         #[source]
         source: ParameterError,
     },
+    /// The Source of the sibling has no revision yet, or does not exist.
+    #[error("{sibling}: Source {source_name} has no revision")]
+    NoRevision {
+        sibling: SiblingName,
+        source_name: String,
+    },
+    /// The management cluster does not tell which other groups there are.
+    #[error("cannot read the other SyncGroups")]
+    Unread(#[from] HubError),
     /// The sibling cannot be rendered.
     #[error("cannot render {sibling}")]
     Build {
@@ -115,15 +135,14 @@ impl Siblings for SiblingsOf<'_> {
 }
 
 impl SiblingsOf<'_> {
-    /// Returns the objects of the current siblings. Siblings that are broken in git are skipped: a deletion must not
-    /// wait for the mistakes of another Sync, and objects that a sibling has applied carry its label and are safe.
+    /// Returns the objects of the current siblings, for the end of this Sync. Existing siblings that are broken in git are
+    /// skipped: objects that a sibling has applied carry its label and are safe.
     ///
     /// # Errors
     /// [`SiblingError`]: the objects of a sibling are unknown for now.
     pub(super) async fn current_objects(&self) -> Result<BTreeSet<ObjectId>, SiblingError> {
         let mut keys = BTreeSet::new();
-        let siblings = self.current().into_iter().chain(self.of_other_groups());
-        for sibling in siblings {
+        for sibling in self.current() {
             match self.keys(&sibling).await {
                 Ok(objects) => keys.extend(objects),
                 Err(error) if error.is_permanent() => {
@@ -136,7 +155,66 @@ impl SiblingsOf<'_> {
                 }
             }
         }
+        self.unresolved()?;
+        let (hub, namespace) = (self.context.hub, &self.observed.key.namespace);
+        let Some(cluster) = hub.find::<Cluster>(&self.observed.cluster_key()).await? else {
+            return Ok(keys);
+        };
+        let groups: Vec<SyncGroup> = hub.list(namespace, &ListParams::default()).await?;
+        for entry in self.of_other_groups(&groups, &cluster) {
+            keys.extend(self.objects_of_any(entry?).await?);
+        }
         Ok(keys)
+    }
+
+    /// Checks that what the existing Syncs without a group render can be determined.
+    fn unresolved(&self) -> Result<(), SiblingError> {
+        let key = self.observed.cluster_key();
+        for sync in self.context.objects.syncs.indexed(&key) {
+            let is_other = sync.spec.group_ref.is_none()
+                && sync.name_any() != self.observed.key.name
+                && sync.metadata.deletion_timestamp.is_none()
+                && !sync.spec.template.suspend;
+            if !is_other {
+                continue;
+            }
+            let sibling = SiblingName::Sync(sync.name_any());
+            let source_name = sync.spec.template.source_ref.name.clone();
+            if let Err(source) = resolve(&sync.spec, self.observed.cluster.as_deref()) {
+                return Err(SiblingError::Parameter { sibling, source });
+            }
+            if sync.spec.revision.is_empty() && self.source_revision(&source_name).is_none() {
+                return Err(SiblingError::NoRevision { sibling, source_name });
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the objects of an entry at any of its revisions.
+    ///
+    /// # Errors
+    /// [`SiblingError`]: it cannot be rendered for now, or at none of them.
+    async fn objects_of_any(&self, revisions: Vec<Sibling>) -> Result<Vec<ObjectId>, SiblingError> {
+        let (mut keys, mut is_known, mut broken) = (Vec::new(), false, None);
+        for sibling in revisions {
+            match self.keys(&sibling).await {
+                Ok(objects) => {
+                    keys.extend(objects);
+                    is_known = true;
+                }
+                Err(_) if sibling.optional => {}
+                Err(source) => {
+                    let is_permanent = source.is_permanent();
+                    let sibling = sibling.name;
+                    let error = SiblingError::Build { sibling, source };
+                    if !is_permanent {
+                        return Err(error);
+                    }
+                    broken = Some(error);
+                }
+            }
+        }
+        broken.filter(|_| !is_known).map_or(Ok(keys), Err)
     }
 
     /// Returns the objects that a Sync of another group will render at a revision; `None`: that is not known.
@@ -179,10 +257,10 @@ impl SiblingsOf<'_> {
             &observed.cluster,
         ) else {
             let current = self.current().into_iter();
-            return Ok(current.chain(self.of_other_groups()).collect());
+            return Ok(current.chain(self.known_of_other_groups()).collect());
         };
         let mut siblings = self.wanted(of, group, cluster)?;
-        siblings.extend(self.of_other_groups());
+        siblings.extend(self.known_of_other_groups());
         let current = self.current().into_iter();
         let (others, own) = current.partition::<Vec<_>, _>(|sibling| sibling.optional);
         siblings.extend(others);
@@ -214,35 +292,93 @@ impl SiblingsOf<'_> {
         siblings.collect()
     }
 
-    /// Returns the entries of the other groups that select the cluster: in their rollouts, and at the head of their
-    /// Sources, where a rollout will lead them.
-    fn of_other_groups(&self) -> Vec<Sibling> {
-        let observed = self.observed;
-        let Some(cluster) = &observed.cluster else {
+    /// Returns the entries of the other groups, as far as the caches know them and they can be rendered.
+    fn known_of_other_groups(&self) -> Vec<Sibling> {
+        let Some(cluster) = &self.observed.cluster else {
             return Vec::new();
         };
-        let own = observed.group_key();
-        let groups = self.context.objects.groups.in_namespace(&observed.key.namespace);
+        let groups = self
+            .context
+            .objects
+            .groups
+            .in_namespace(&self.observed.key.namespace);
+        let entries = self.of_other_groups(groups.iter().map(|group| &**group), cluster);
+        let known = entries.into_iter().filter_map(Result::ok).flatten();
+        known
+            .map(|sibling| Sibling {
+                optional: true,
+                ..sibling
+            })
+            .collect()
+    }
+
+    /// Returns the entries of the other groups that select the cluster, each at all revisions that it has or will have:
+    /// in its rollout, at the head of its Source, where a rollout will lead it, and at the commit of this Sync, if its
+    /// Source follows the same branch. The last one is optional: the Source may not have it yet.
+    fn of_other_groups<'g>(
+        &self,
+        groups: impl IntoIterator<Item = &'g SyncGroup>,
+        cluster: &Cluster,
+    ) -> Vec<Result<Vec<Sibling>, SiblingError>> {
+        let own = self.observed.group_key();
         let others = groups
-            .iter()
-            .filter(|group| own.as_ref() != Some(&ObjectKey::of(&***group)) && selects(group, cluster));
-        let mut siblings = Vec::new();
-        for group in others {
-            let rollout = group.status.as_ref().and_then(|status| status.rollout.as_ref());
-            for entry in &group.spec.syncs {
-                let rolled = rollout.and_then(|rollout| rolled_revision(rollout, &entry.name));
-                let head = self.source_revision(&entry.template.source_ref.name);
-                let revisions: BTreeSet<&str> = rolled.into_iter().chain(head.as_deref()).collect();
-                for revision in revisions {
-                    let sibling = self.entry(&group.name_any(), entry, revision, cluster);
-                    siblings.extend(sibling.map(|sibling| Sibling {
-                        optional: true,
-                        ..sibling
-                    }));
-                }
-            }
+            .into_iter()
+            .filter(|group| own.as_ref() != Some(&ObjectKey::of(*group)) && selects(group, cluster));
+        let entries = others.flat_map(|group| group.spec.syncs.iter().map(move |entry| (group, entry)));
+        entries
+            .map(|(group, entry)| self.of_other_entry(group, entry, cluster))
+            .collect()
+    }
+
+    fn of_other_entry(
+        &self,
+        group: &SyncGroup,
+        entry: &SyncEntry,
+        cluster: &Cluster,
+    ) -> Result<Vec<Sibling>, SiblingError> {
+        let (name, source) = (group.name_any(), &entry.template.source_ref.name);
+        let sibling = SiblingName::OtherEntry(name.clone(), entry.name.clone());
+        let rollout = group.status.as_ref().and_then(|status| status.rollout.as_ref());
+        let rolled = rollout.and_then(|rollout| rolled_revision(rollout, &entry.name));
+        let head = self.source_revision(source);
+        let revisions: BTreeSet<&str> = rolled.into_iter().chain(head.as_deref()).collect();
+        let own = self.observed.object.spec.revision.as_str();
+        let is_new = !own.is_empty() && !revisions.contains(own) && self.follows_own_branch(source);
+        if revisions.is_empty() && !is_new {
+            return Err(SiblingError::NoRevision {
+                sibling,
+                source_name: source.clone(),
+            });
         }
-        siblings
+        let at = |revision: &str, optional: bool| {
+            let found = self.entry(&name, entry, revision, cluster);
+            let found = found.map_err(|error| match error {
+                SiblingError::Parameter { source, .. } => SiblingError::Parameter {
+                    sibling: sibling.clone(),
+                    source,
+                },
+                other => other,
+            })?;
+            Ok(Sibling {
+                name: sibling.clone(),
+                optional,
+                ..found
+            })
+        };
+        let is_alone = revisions.is_empty();
+        let known = revisions.into_iter().map(|revision| at(revision, false));
+        known.chain(is_new.then(|| at(own, !is_alone))).collect()
+    }
+
+    /// Whether a Source is another one of the same branch, tag or range of the same repository.
+    fn follows_own_branch(&self, source: &str) -> bool {
+        let own = &self.observed.object.spec.template.source_ref.name;
+        let sources = &self.context.objects.sources;
+        let get = |name: &str| sources.get(&ObjectKey::new(&self.observed.key.namespace, name));
+        source != own
+            && get(own).zip(get(source)).is_some_and(|(own, other)| {
+                own.spec.url == other.spec.url && own.spec.reference == other.spec.reference
+            })
     }
 
     /// Returns the Sync of an entry at a revision.
@@ -255,7 +391,7 @@ impl SiblingsOf<'_> {
     ) -> Result<Sibling, SiblingError> {
         let template = expand::resolve(&entry.template, &ClusterFacts::of(cluster)).map_err(|source| {
             SiblingError::Parameter {
-                entry: entry.name.clone(),
+                sibling: SiblingName::Entry(entry.name.clone()),
                 source,
             }
         })?;

@@ -16,6 +16,7 @@ use starling_core::rollout::{
     Admission, AdmissionRef, Decided, OpenGate, ReleaseSnapshot, Removal, StatusWrite,
 };
 
+use super::super::group_state;
 use super::observe::Group;
 use super::{digest, garbage, gates, held, leave, marks, remove, sync};
 use crate::controller::context::GroupContext;
@@ -112,8 +113,12 @@ impl GroupApi for HubOf<'_> {
         let is_current = group.uid() == known.uid()
             && group.metadata.generation == known.metadata.generation
             && group.metadata.deletion_timestamp.is_none();
-        if !is_current || removal.cause == LeavingCause::EntryRemoved {
-            return Ok(is_current);
+        // A change of the group is another generation, and an operator action is not.
+        if !is_current || group_state::stopped_now(hub, &group).await?.is_some() {
+            return Ok(false);
+        }
+        if removal.cause == LeavingCause::EntryRemoved {
+            return Ok(true);
         }
         let key = ObjectKey::new(&self.group.key.namespace, &removal.cluster);
         let Some(cluster) = hub.find::<Cluster>(&key).await? else {

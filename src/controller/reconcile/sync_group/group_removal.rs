@@ -103,7 +103,7 @@ fn plan(
         epoch: Epoch::NONE,
         strategy: &strategy.strategy,
         rollout: group.status.as_ref().and_then(|status| status.rollout.as_ref()),
-        operator: group_state::requests(group, &actions),
+        operator: group_state::requests(group, actions.iter().map(|action| &**action)),
         suspended: group.spec.suspend,
         leaving: leaving(context, group, strategy, syncs, now),
     };

@@ -67,7 +67,13 @@ pub(super) async fn policy(context: SyncContext<'_>, observed: &SyncSnapshot) ->
     };
     // A plan begins a removal in its stage, in a window and in a slot, and finishes it. A Sync that the group wants is
     // released, whoever deleted it.
-    policy.stopped = group_state::stopped(context.objects, &group);
+    policy.stopped = match group_state::stopped_now(context.hub, &group).await {
+        Ok(stopped) => stopped,
+        Err(error) => {
+            policy.parent = ParentDeletion::Unknown(crate::chain(&error));
+            return policy;
+        }
+    };
     let name = group.name_any();
     let undecided = || {
         format!(
