@@ -50,7 +50,9 @@ fn tenant_packs_and_refs_are_synced_before_they_count() {
         if call.contains("link") && [".pack", ".idx"].iter().any(|end| target.ends_with(end)) {
             packs.push(target);
         }
-        if !call.contains("rename") || !target.contains("/refs/starling/") {
+        // A new ref is a link, and a changed one a rename.
+        let counts = call.contains("link") || call.contains("rename");
+        if !counts || !target.contains("/refs/starling/") {
             continue;
         }
         refs += 1;
