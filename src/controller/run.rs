@@ -229,7 +229,8 @@ async fn open(settings: &Settings) -> Result<Ports, StartError> {
     let rules = |purpose| settings.addresses.rules(purpose);
     let limits = GitLimits {
         addresses: rules(Purpose::Git),
-        network_jobs: SOURCE_WORKERS + OTHER_FETCHES,
+        // One namespace has half of them.
+        network_jobs: 2 * (SOURCE_WORKERS / 2 + OTHER_FETCHES),
         ..GitLimits::default()
     };
     let artifacts = ArtifactStores {

@@ -174,7 +174,7 @@ mod tests {
         let (log, gate) = (folder.join("log"), folder.join("gate"));
         std::fs::write(&gate, "").unwrap();
         let text = format!(
-            "#!/bin/sh\nfor target; do :; done\nname=${{target##*/}}\necho \"$name\" >> '{log}'\n\
+            "#!/bin/sh\nfor target; do :; done\nname=$(cd \"$target\" && pwd -P)\nname=${{name##*/}}\necho \"$name\" >> '{log}'\n\
              while [ $name = long ] && [ -e '{gate}' ]; do :; done\n\
              printf 'apiVersion: v1\\nkind: ConfigMap\\nmetadata: {{name: %s}}\\n' \"$name\"\n",
             log = log.display(),

@@ -26,7 +26,7 @@ async fn identity(fleet: &Fleet, member: &str) -> Result<String> {
 /// Lets a member answer that it has this identity. Everything else it answers as before.
 fn claims(fleet: &Fleet, member: &str, uid: &str) -> Result<()> {
     let body = json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1",
-        "metadata": {"name": "kube-system", "uid": uid}});
+        "metadata": {"name": "kube-system", "uid": uid, "resourceVersion": "1"}});
     let response = Fault::Status {
         code: StatusCode::OK,
         headers: vec![(http::header::CONTENT_TYPE, "application/json".parse()?)],

@@ -1,6 +1,7 @@
 //! Slots of a rollout, and members that do not respond.
 
 use std::collections::BTreeSet;
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
@@ -174,24 +175,19 @@ async fn tenant_clusters_in_flight_are_limited_over_all_groups() -> Result<()> {
         fleet.put_group(name, spec).await?;
     }
     let _controller = fleet.controller(program(), &["--max-clusters-in-flight", "2"])?;
-    let mut most = 0;
-    let mut blocked = BTreeSet::new();
+    let observed = Mutex::new((0, BTreeSet::new()));
     wait::until(TIMEOUT, "both groups have succeeded", async || {
-        let mut in_flight = BTreeSet::new();
-        for sync in fleet.syncs().await.map_err(|error| format!("{error:#}"))? {
-            let group = sync.spec.group_ref.as_ref().map(|group| group.name.clone());
-            let applied = sync.status.as_ref().map(|status| &status.last_healthy_target);
-            if !sync.spec.revision.is_empty() && applied.is_none_or(String::is_empty) {
-                in_flight.insert((group, sync.spec.cluster_ref.name.clone()));
-            }
-        }
-        most = in_flight.len().max(most);
+        let all = in_flight(&fleet).await.map_err(|error| format!("{error:#}"))?;
         let mut done = 0;
         for name in ["a", "b"] {
             let group: SyncGroup = fleet.get(name).await.map_err(|error| format!("{error:#}"))?;
             let rollout = group.status.and_then(|status| status.rollout);
             let rollout = rollout.unwrap_or_default();
-            blocked.extend(rollout.blocked_by.into_iter().map(|blocker| blocker.reason));
+            let reasons = rollout.blocked_by.into_iter().map(|blocker| blocker.reason);
+            if let Ok(mut observed) = observed.lock() {
+                observed.0 = all.len().max(observed.0);
+                observed.1.extend(reasons);
+            }
             let is_of_it = rollout.revisions.iter().any(|of| of.revision.ends_with(&commit));
             done += usize::from(is_of_it && rollout.phase == RolloutPhase::Succeeded);
         }
@@ -202,7 +198,23 @@ async fn tenant_clusters_in_flight_are_limited_over_all_groups() -> Result<()> {
         }
     })
     .await?;
+    let (most, blocked) = observed
+        .into_inner()
+        .map_err(|error| anyhow::anyhow!("{error}"))?;
     assert_eq!(most, LIMIT, "clusters in flight");
     assert!(blocked.contains("InstallationLimit"), "{blocked:?}");
     Ok(())
+}
+
+/// Returns the clusters that were admitted and are not done, with their group.
+async fn in_flight(fleet: &Fleet) -> Result<BTreeSet<(String, String)>> {
+    let mut all = BTreeSet::new();
+    for sync in fleet.syncs().await? {
+        let group = sync.spec.group_ref.as_ref().map(|group| group.name.clone());
+        let healthy = sync.status.as_ref().map(|status| &status.last_healthy_target);
+        if !sync.spec.revision.is_empty() && healthy.is_none_or(String::is_empty) {
+            all.insert((group.unwrap_or_default(), sync.spec.cluster_ref.name));
+        }
+    }
+    Ok(all)
 }

@@ -60,7 +60,8 @@ pub struct ClusterStatus {
     /// Generation of the spec that the controller observed last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// Identity of the member: the UID of its `kube-system` namespace.
+    /// Identity of the member: the UID of its `kube-system` namespace. It has a suffix, `~` and a hash, if another
+    /// Cluster has this UID and is another member.
     #[serde(default, rename = "clusterID", skip_serializing_if = "String::is_empty")]
     pub cluster_id: String,
     /// Kubernetes version of the API server of the member.

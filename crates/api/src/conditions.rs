@@ -12,7 +12,7 @@ pub const RECONCILING: &str = "Reconciling";
 pub const STALLED: &str = "Stalled";
 /// A rollout is in progress.
 pub const PROGRESSING: &str = "Progressing";
-/// Two Clusters refer to the same member. Present only while true.
+/// Two Clusters report the same identity. Present only while true.
 pub const IDENTITY_CONFLICT: &str = "IdentityConflict";
 /// The token of a member could not be renewed, and expires soon or has expired. Present only while true.
 pub const CREDENTIALS_EXPIRING: &str = "CredentialsExpiring";

@@ -9,6 +9,9 @@
 use crate::digest::hash64;
 use crate::ids::ClusterId;
 
+/// The character before the suffix of an identity of its own. No UID has it.
+const SUFFIX: char = '~';
+
 /// Whether two Clusters are one member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Proof {
@@ -59,10 +62,18 @@ pub enum ClaimVerdict {
 #[must_use]
 pub fn own(claimed: &ClusterId, namespace: &str, name: &str) -> ClusterId {
     ClusterId::new(format!(
-        "{}~{:016x}",
+        "{}{SUFFIX}{:016x}",
         claimed.as_str(),
         hash64(&[namespace, name])
     ))
+}
+
+/// Returns the identity that a member claims, of the one in the status of its Cluster.
+#[must_use]
+pub fn claimed(recorded: &str) -> &str {
+    recorded
+        .split_once(SUFFIX)
+        .map_or(recorded, |(claimed, _)| claimed)
 }
 
 /// Returns whether a proof about this rival matters: what a Cluster has, it loses to older ones only.
@@ -171,5 +182,7 @@ mod tests {
             [("a", "bc"), ("ab", "c"), ("a", "b")].map(|(namespace, name)| own(&claimed, namespace, name));
         assert!(all[0] != all[1] && all[1] != all[2] && all[0] != all[2]);
         assert_eq!(own(&claimed, "a", "bc"), all[0]);
+        assert_eq!(super::claimed(all[0].as_str()), "u");
+        assert_eq!(super::claimed("u"), "u");
     }
 }

@@ -8,7 +8,8 @@ use starling_net::rules::AddressRules;
 /// arrangements.
 #[derive(Debug, Clone)]
 pub struct GitLimits {
-    /// Maximum concurrent calls to servers. A mirror has at most one fetch, so a slow server uses one of them.
+    /// Maximum concurrent calls to servers. A mirror has at most one fetch, so a slow server uses one of them, and the
+    /// readers of one namespace use at most half.
     pub network_jobs: usize,
     /// Maximum concurrent calls that only read or write mirrors. They are counted separately, so that slow servers
     /// never delay an export.

@@ -123,9 +123,38 @@ impl<'a> Mirror<'a> {
             Some(_) => GitError::timeout(self.access, interrupt.after()),
             None => GitError::from_mirror(self.access, &error),
         })?;
+        self.sync_packs()?;
         let known = self.refs(PIN_PREFIX)?;
         let new = pins.into_iter().filter(|(name, _)| !known.contains_key(name));
         new.into_iter().try_for_each(|(name, id)| self.set(&name, id))
+    }
+
+    /// Syncs all packs to disk: libgit2 does so only with packs that it joins. A ref must not survive a loss of power
+    /// that its commit does not survive. To sync a file again costs nothing.
+    pub(super) fn sync_packs(&self) -> Result<(), GitError> {
+        let directory = self.repo.path().join("objects/pack");
+        let sync = |path: &Path| match fs::File::open(path) {
+            Ok(file) => file.sync_all(),
+            // A new mirror has no directory.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(error),
+        };
+        let sync_all = || -> io::Result<()> {
+            if !directory.exists() {
+                return Ok(());
+            }
+            for entry in fs::read_dir(&directory)? {
+                let path = entry?.path();
+                if path
+                    .extension()
+                    .is_some_and(|extension| extension == "pack" || extension == "idx")
+                {
+                    sync(&path)?;
+                }
+            }
+            sync(&directory)
+        };
+        sync_all().map_err(|error| GitError::disk(self.access, "the mirror", error))
     }
 
     /// Whether the mirror contains the commit and its root tree. The export checks the other objects.

@@ -2,6 +2,7 @@
 
 mod fetch;
 mod joining;
+mod network_pool;
 mod retain;
 
 use std::collections::{BTreeMap, HashMap};
@@ -25,6 +26,7 @@ use super::interrupt::{Interrupt, Stop, StopOnDrop};
 use super::limits::GitLimits;
 use super::mirror::{self, Mirror, commit_id};
 use super::want::Want;
+use network_pool::{NetworkPermit, NetworkPool};
 
 /// The time that an interrupted call may take to stop. The call checks the flag every few milliseconds, so only an
 /// unresponsive disk or a long walk through history takes longer.
@@ -43,7 +45,7 @@ struct Inner {
     root: PathBuf,
     limits: GitLimits,
     handles: Mutex<HashMap<String, Arc<MirrorHandle>>>,
-    network: Arc<Semaphore>,
+    network: NetworkPool,
     local: Arc<Semaphore>,
     /// The system's certificate authorities, read at the first https call.
     roots: OnceCell<RootCertStore>,
@@ -92,7 +94,7 @@ struct Call {
 impl GitStore {
     /// Creates a store of mirrors below `root`, which is created on first use. Nothing is read or written here.
     pub fn new(root: PathBuf, limits: GitLimits) -> Self {
-        let network = Arc::new(Semaphore::new(limits.network_jobs.max(1)));
+        let network = NetworkPool::new(limits.network_jobs);
         let local = Arc::new(Semaphore::new(limits.local_jobs.max(1)));
         let inner = Inner {
             root,
@@ -120,7 +122,7 @@ impl GitStore {
     ) -> Result<BTreeMap<String, String>, GitError> {
         let call = self.call(access, timeout);
         let refs = if access.url().endpoint().is_some() {
-            let permit = self.permit(&call, &self.inner.network).await?;
+            let permit = self.network_permit(&call).await?;
             let listing = self
                 .within(&call, async { self.remote(access).await?.list().await })
                 .await??;
@@ -392,6 +394,12 @@ impl GitStore {
             handle.record_damage(outcome).map(Some)
         })
         .await
+    }
+
+    async fn network_permit(&self, call: &Call) -> Result<NetworkPermit, GitError> {
+        let permit = self.inner.network.acquire(call.access.reader());
+        let permit = self.within(call, permit).await?;
+        permit.map_err(|error| GitError::other(&call.access, &error.to_string()))
     }
 
     async fn permit(&self, call: &Call, pool: &Arc<Semaphore>) -> Result<OwnedSemaphorePermit, GitError> {

@@ -52,6 +52,7 @@ impl Want {
 
     /// Stores the commits of the refs in the mirror, for the next negotiation.
     pub(super) fn note(&self, mirror: &Mirror<'_>, refs: &Advertisement) -> Result<(), GitError> {
+        mirror.sync_packs()?;
         match self {
             Self::Ref(name) => refs
                 .tips

@@ -10,6 +10,8 @@ mod fixture;
 #[path = "git/server.rs"]
 mod server;
 
+#[path = "git/durable.rs"]
+mod durable;
 #[path = "git/export.rs"]
 mod export;
 #[path = "git/mirror.rs"]

@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt;
 use serde_json::json;
 use starling_api::{Cluster, TOKEN_SERVICE_ACCOUNT};
+use starling_core::identity_claim;
 
 use super::manifest::{MANAGER, Manifest};
 
@@ -78,7 +79,7 @@ impl Existing {
         let present = self.cluster(named);
         if let Some(known) = present
             .map(id)
-            .filter(|known| !known.is_empty() && known != member)
+            .filter(|known| !known.is_empty() && identity_claim::claimed(known) != member)
         {
             return Some(format!(
                 "Cluster {namespace}/{name} has cluster ID {known}, but the context has {member}; use another --name, or delete \

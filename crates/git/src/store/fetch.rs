@@ -74,7 +74,7 @@ impl GitStore {
 
     /// Lists, negotiates, and writes the pack while it is received.
     async fn fetch_http(&self, call: &Call, server_lock: &ServerLock, want: Want) -> Result<(), GitError> {
-        let permit = self.permit(call, &self.inner.network).await?;
+        let permit = self.network_permit(call).await?;
         let remote = self.within(call, self.remote(&call.access)).await??;
         let listing = self.within(call, remote.list()).await??;
         let (tips, access) = (want.tips(&listing.refs), call.access.clone());
@@ -145,7 +145,7 @@ impl GitStore {
         let shared = self
             .within(call, Arc::clone(&call.handle.content).read_owned())
             .await?;
-        let permit = self.permit(call, &self.inner.network).await?;
+        let permit = self.network_permit(call).await?;
         let (path, access) = (call.handle.path.clone(), call.access.clone());
         let handle = Arc::clone(&call.handle);
         self.job(call, (permit, shared, guard), move || {

@@ -574,6 +574,39 @@ async fn a_dropped_call_releases_its_thread() {
         .unwrap();
 }
 
+/// Guards against a namespace whose servers drip: each call holds its permit until its timeout, and others would wait.
+#[tokio::test]
+async fn tenant_servers_that_never_respond_leave_permits_to_other_namespaces() {
+    let address = server::silent().await;
+    let store = Arc::new(store_with(GitLimits {
+        network_jobs: 4,
+        ..GitLimits::default()
+    }));
+    let mut blocked = Vec::new();
+    for number in 0..12 {
+        let url = format!("http://{address}/{number}");
+        let silent = access(&url, Credential::None).with_reader(format!("team-a/source-{number}"));
+        let store = Arc::clone(&store);
+        blocked.push(tokio::spawn(
+            async move { store.git.list_refs(&silent, LONG).await },
+        ));
+    }
+    // All of them have begun, or wait.
+    for _ in 0..20 {
+        tokio::task::yield_now().await;
+    }
+    let (fixture, _) = fixture();
+    let server = GitServer::open(fixture.folder.path().into()).await;
+    let neighbour = access(&server.url(), Credential::None).with_reader("team-b/source");
+    let began = Instant::now();
+    store.git.list_refs(&neighbour, LONG).await.unwrap();
+    assert!(began.elapsed() < LONG / 2, "{:?}", began.elapsed());
+    assert!(blocked.iter().all(|call| !call.is_finished()));
+    for call in blocked {
+        call.abort();
+    }
+}
+
 #[tokio::test]
 async fn slow_servers_do_not_delay_exports() {
     let address = server::silent().await;

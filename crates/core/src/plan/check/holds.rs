@@ -225,12 +225,12 @@ impl Moment<'_> {
     }
 
     fn may_start(&self, member: &CheckedMember<'_>, to: AdmittedRelease) -> bool {
-        self.has_slot_for(member, to) && self.may_be_unavailable(member) && self.installation_has_room(member)
+        self.has_slot_for(member, to) && self.may_be_unavailable(member) && self.installation_has_slot(member)
     }
 
     /// Reports whether the installation allows the cluster to be in flight, in addition to everything that the plan
     /// starts.
-    fn installation_has_room(&self, member: &CheckedMember<'_>) -> bool {
+    fn installation_has_slot(&self, member: &CheckedMember<'_>) -> bool {
         let slots = self.input.installation_slots;
         member.facts.holds_slot() || slots.is_none_or(|slots| self.begun() < slots)
     }
@@ -252,7 +252,7 @@ impl Moment<'_> {
         let cluster = member.name.clone();
         let idle = |start: &Start| match reason {
             HoldReason::NoSlot => self.has_slot_for(member, start.to),
-            HoldReason::InstallationLimit => self.installation_has_room(member),
+            HoldReason::InstallationLimit => self.installation_has_slot(member),
             _ => self.may_be_unavailable(member),
         };
         if starts.iter().all(idle) {

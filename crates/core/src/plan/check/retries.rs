@@ -65,8 +65,8 @@ impl Moment<'_> {
             slots.is_none_or(|slots| scope.in_flight_after < slots && scope.reached_after < slots)
         });
         let slots = self.input.installation_slots;
-        let has_room = slots.is_none_or(|slots| self.begun() < slots);
-        is_free && has_room && !self.stops_everybody() && self.request(member).is_some()
+        let has_free = slots.is_none_or(|slots| self.begun() < slots);
+        is_free && has_free && !self.stops_everybody() && self.request(member).is_some()
     }
 
     fn stops_everybody(&self) -> bool {
