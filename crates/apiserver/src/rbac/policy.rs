@@ -353,13 +353,11 @@ impl Problem {
         }
     }
 
-    /// Returns the text in decisions about writes of roles and bindings, which Kubernetes makes elsewhere.
-    pub fn of_storage(&self) -> String {
+    /// Returns the text in decisions about writes of roles and bindings, where Kubernetes names the resource of the
+    /// request, whatever is missing.
+    pub fn of_storage(&self, plural: &str) -> String {
         match self {
-            Self::Missing { cluster: true, name } => {
-                format!("clusterroles.{} {} not found", super::GROUP, quoted(name))
-            }
-            Self::Missing { name, .. } => format!("roles.{} {} not found", super::GROUP, quoted(name)),
+            Self::Missing { name, .. } => format!("{plural}.{} {} not found", super::GROUP, quoted(name)),
             Self::Kind(_) => self.of_authorizer(),
         }
     }

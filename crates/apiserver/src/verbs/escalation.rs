@@ -100,8 +100,12 @@ impl Check<'_> {
         }
         match self.policy.role(kind, name, &self.target.namespace) {
             Ok(rules) => self.covers(rules).map_err(|why| self.forbidden(&why)),
-            Err(Problem::Missing { name, .. }) => Err(Status::not_found(rbac::GROUP, plural, &name)),
-            Err(problem) => Err(Status::internal_plain(problem.of_storage())),
+            // As in Kubernetes, which names the resource of the request instead of that of the role.
+            Err(Problem::Missing { name, .. }) => {
+                let plural = &self.target.resource.plural;
+                Err(Status::not_found(rbac::GROUP, plural, &name))
+            }
+            Err(problem) => Err(Status::internal_plain(problem.of_authorizer())),
         }
     }
 
@@ -124,7 +128,11 @@ impl Check<'_> {
             rbac::describe(&rbac::compact(missing))
         );
         if !problems.is_empty() {
-            let texts = problems.iter().map(Problem::of_storage).collect();
+            let plural = &self.target.resource.plural;
+            let texts = problems
+                .iter()
+                .map(|problem| problem.of_storage(plural))
+                .collect();
             why.push_str(&format!("; resolution errors: [{}]", rbac::aggregate(texts)));
         }
         Err(why)

@@ -8,7 +8,6 @@ use crate::object::{FieldSelector, LabelSelector};
 use crate::rbac::{Attributes, Problem, Requested, Rule, aggregate};
 use crate::server::User;
 use crate::status::{Cause, Status};
-use crate::value::quoted;
 use crate::verbs::Target;
 
 /// Returns what is wrong with a review, as `ValidateSubjectAccessReview` of Kubernetes does.
@@ -16,21 +15,12 @@ pub(super) fn problems(target: &Target, review: &Value) -> Vec<Cause> {
     let spec = &review["spec"];
     let (resource, path) = (&spec["resourceAttributes"], &spec["nonResourceAttributes"]);
     let mut causes = Vec::new();
+    // Kubernetes shows the value in its internal form, whose fields have these names.
+    let shown = json!({"Path": path["path"], "Verb": path["verb"]});
+    let field = "spec.nonResourceAttributes";
     if resource.is_object() && path.is_object() {
-        let text = |field: &str| quoted(path[field].as_str().unwrap_or_default());
-        // Kubernetes shows its internal value.
-        let shown = format!(
-            "authorization.NonResourceAttributes{{Path:{}, Verb:{}}}",
-            text("path"),
-            text("verb")
-        );
-        causes.push(Cause {
-            reason: "FieldValueInvalid",
-            field: "spec.nonResourceAttributes".to_owned(),
-            message: format!(
-                "Invalid value: {shown}: cannot be specified in combination with resourceAttributes"
-            ),
-        });
+        let why = "cannot be specified in combination with resourceAttributes";
+        causes.push(Cause::invalid(field, &shown, why));
     }
     if !resource.is_object() && !path.is_object() {
         causes.push(Cause::invalid(
@@ -60,16 +50,11 @@ pub(super) fn problems(target: &Target, review: &Value) -> Vec<Cause> {
             ));
         }
         if path.is_object() {
-            let text = |field: &str| quoted(path[field].as_str().unwrap_or_default());
-            causes.push(Cause {
-                reason: "FieldValueInvalid",
-                field: "spec.nonResourceAttributes".to_owned(),
-                message: format!(
-                    "Invalid value: authorization.NonResourceAttributes{{Path:{}, Verb:{}}}: disallowed on this kind of request",
-                    text("path"),
-                    text("verb")
-                ),
-            });
+            causes.push(Cause::invalid(
+                field,
+                &shown,
+                "disallowed on this kind of request",
+            ));
         }
     }
     causes
