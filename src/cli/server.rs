@@ -39,8 +39,8 @@ pub(super) struct ServerArguments {
     #[arg(long, value_name = "NAME")]
     cluster: Vec<String>,
     /// Controllers of Kubernetes that run in the clusters: `all`, `none`, or a list of `namespace`, `serviceaccount`,
-    /// `clusterrole-aggregation`, `garbage-collector`, `workloads`. `none` leaves objects as clients write them, as a kube-apiserver without a
-    /// controller manager does
+    /// `clusterrole-aggregation`, `garbage-collector`, `workloads`. `none` leaves objects as clients write them, as a
+    /// kube-apiserver without a controller manager does
     #[arg(long, value_name = "LIST", default_value = "all")]
     controllers: Controllers,
     /// Run the API server without the controller of Starling
