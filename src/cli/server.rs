@@ -8,6 +8,7 @@ use clap::Args;
 use kube::Client;
 use starling_apiserver::controllers::Controllers;
 use starling_apiserver::listen::Listening;
+use starling_apiserver::rbac::AuthorizationMode;
 use starling_apiserver::server::{ClusterHandle, Options, Server, ServerError};
 
 use super::controller::WorkArguments;
@@ -27,16 +28,19 @@ pub(super) struct ServerArguments {
     /// Address of the API server. Default: the previous address; on the first start, any port of 127.0.0.1
     #[arg(long, value_name = "ADDR")]
     listen: Option<SocketAddr>,
-    /// Allow addresses other than those of this machine's loopback interface. The embedded API server does not enforce
-    /// RBAC: every valid token of a cluster may do everything there
+    /// Allow addresses other than those of this machine's loopback interface
     #[arg(long)]
     allow_public: bool,
+    /// Authorization of requests: `RBAC`, by roles and bindings, or `AlwaysAllow`, by which every valid token of a
+    /// cluster may do everything there
+    #[arg(long, value_name = "MODE", default_value_t = AuthorizationMode::Rbac)]
+    authorization_mode: AuthorizationMode,
     /// Virtual cluster to create besides `management`; repeatable. Existing clusters are kept
     #[arg(long, value_name = "NAME")]
     cluster: Vec<String>,
     /// Controllers of Kubernetes that run in the clusters: `all`, `none`, or a list of `namespace`, `serviceaccount`,
-    /// `garbage-collector`, `workloads`. `none` leaves objects as clients write them, as a kube-apiserver without a
-    /// controller manager does
+    /// `clusterrole-aggregation`, `garbage-collector`, `workloads`. `none` leaves objects as clients write them, as a
+    /// kube-apiserver without a controller manager does
     #[arg(long, value_name = "LIST", default_value = "all")]
     controllers: Controllers,
     /// Run the API server without the controller of Starling
@@ -53,7 +57,7 @@ pub(super) async fn run(arguments: ServerArguments) -> anyhow::Result<()> {
             !address.ip().is_unspecified(),
             "--listen {address}: clients connect to this address by their kubeconfigs; give an address that is not unspecified"
         );
-        check_public(address, arguments.allow_public, "--listen")?;
+        check_public(address, &arguments, "--listen")?;
     }
     let server = open(&arguments).await?;
     let result = serve(&server, arguments, &mut stop).await;
@@ -63,11 +67,16 @@ pub(super) async fn run(arguments: ServerArguments) -> anyhow::Result<()> {
 }
 
 /// Refuses an address that other machines reach, unless that is intended.
-fn check_public(address: SocketAddr, allowed: bool, origin: &str) -> anyhow::Result<()> {
+fn check_public(address: SocketAddr, arguments: &ServerArguments, origin: &str) -> anyhow::Result<()> {
+    let open = match arguments.authorization_mode {
+        AuthorizationMode::Rbac => "",
+        AuthorizationMode::AlwaysAllow => {
+            ", and with --authorization-mode AlwaysAllow every valid token of a cluster may do everything there"
+        }
+    };
     ensure!(
-        allowed || address.ip().to_canonical().is_loopback(),
-        "{origin} {address}: other machines reach this address, and the embedded API server does not enforce RBAC: every \
-         valid token of a cluster may do everything there; allow it with --allow-public"
+        arguments.allow_public || address.ip().to_canonical().is_loopback(),
+        "{origin} {address}: other machines reach this address{open}; allow it with --allow-public"
     );
     Ok(())
 }
@@ -78,6 +87,7 @@ async fn open(arguments: &ServerArguments) -> anyhow::Result<Server> {
     let options = Options {
         names: names.collect(),
         controllers: arguments.controllers.clone(),
+        authorization: arguments.authorization_mode,
         ..Options::default()
     };
     Server::open(options, &arguments.data_dir)
@@ -88,7 +98,7 @@ async fn open(arguments: &ServerArguments) -> anyhow::Result<Server> {
 async fn serve(server: &Server, arguments: ServerArguments, stop: &mut StopSignals) -> anyhow::Result<()> {
     let before = server.kept_address();
     if let (None, Some(address)) = (arguments.listen, before) {
-        check_public(address, arguments.allow_public, "the previous address")?;
+        check_public(address, &arguments, "the previous address")?;
     }
     let listening = listen(server, arguments.listen, before).await?;
     let management = cluster(server, MANAGEMENT)?;

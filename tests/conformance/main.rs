@@ -1,4 +1,5 @@
-//! Compares the embedded API server with a real kube-apiserver: written and random requests, and `kubectl`.
+//! Compares the embedded API server with a real kube-apiserver: written and random requests, who may send
+//! them, and `kubectl`.
 
 #![expect(
     clippy::unwrap_used,
@@ -8,5 +9,6 @@
 )]
 
 mod kubectl;
+mod rbac;
 mod requests;
 mod typed;

@@ -1,5 +1,6 @@
 //! `starling server --embedded`: a management cluster in one process and one folder, and its restart.
 
+mod authorization;
 mod bare;
 mod crash;
 mod explain;

@@ -57,7 +57,12 @@ async fn folders_in_use_used_ports_and_invalid_names_are_refused() -> Result<()>
         stdout.contains("--controllers")
             && stdout.contains(r#"no controller "deployments""#)
             && stdout
-                .contains("all, none, or a list of namespace, serviceaccount, garbage-collector, workloads"),
+                .contains("all, none, or a list of namespace, serviceaccount, clusterrole-aggregation, garbage-collector, workloads"),
+        "{stdout}"
+    );
+    let stdout = error_of(&world, &["--embedded", "--authorization-mode", "Webhook"]).await?;
+    assert!(
+        stdout.contains(r#"no authorization mode "Webhook"; give RBAC or AlwaysAllow"#),
         "{stdout}"
     );
     let stdout = error_of(&world, &[]).await?;

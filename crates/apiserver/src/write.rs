@@ -2,6 +2,8 @@
 
 use jiff::Timestamp;
 
+use crate::rbac::Who;
+
 /// How a write handles fields that the kind does not have (`fieldValidation`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Validation {
@@ -12,6 +14,16 @@ pub enum Validation {
     Warn,
     /// Rejects the request.
     Strict,
+}
+
+impl Write<'_> {
+    /// Returns who writes, for authorization.
+    pub(crate) fn who(&self) -> Who<'_> {
+        Who {
+            name: self.user,
+            groups: self.groups,
+        }
+    }
 }
 
 /// The options that all writes have in common.

@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use normal::Normal;
 use starling_apiserver::controllers::Health;
+use starling_apiserver::rbac::AuthorizationMode;
 use starling_apiserver::server::{Options, Server};
 use starling_controlplane::{Assets, ControlPlanes, DEFAULT_CONTROLLERS};
 use tokio::process::Command;
@@ -174,6 +175,7 @@ async fn kubectl_prints_the_same_of_both_servers() {
     let server = Server::start(Options {
         // A control plane without nodes runs no workloads.
         health: Health::Never,
+        authorization: AuthorizationMode::Rbac,
         ..Options::default()
     })
     .unwrap();

@@ -6,9 +6,9 @@
 
 pub(crate) mod normal;
 mod random;
-mod script;
+pub(crate) mod script;
 mod selectors;
-mod side;
+pub(crate) mod side;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -16,13 +16,19 @@ use std::path::Path;
 use kube::Client;
 use starling_apiserver::controllers::{Controllers, Health};
 use starling_apiserver::listen::Listening;
+use starling_apiserver::rbac::AuthorizationMode;
 use starling_apiserver::server::{Options, Server};
 use starling_controlplane::{Assets, ControlPlanes};
 
 use script::{End, Step};
 use side::{Response, Side, client};
 
-fn differences(step: &Step, real: &Response, embedded: &Response, normal: &mut normal::Pair) -> Vec<String> {
+pub(crate) fn differences(
+    step: &Step,
+    real: &Response,
+    embedded: &Response,
+    normal: &mut normal::Pair,
+) -> Vec<String> {
     let mut differences = Vec::new();
     if let End::Until(..) = step.end {
         if real.code != embedded.code {
@@ -71,6 +77,7 @@ pub(crate) async fn embedded(controllers: Controllers) -> (Server, Listening) {
     let options = Options {
         health: Health::Unattended,
         controllers,
+        authorization: AuthorizationMode::Rbac,
         ..Options::default()
     };
     let server = Server::start(options).unwrap();

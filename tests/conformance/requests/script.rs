@@ -4,7 +4,7 @@
 //! `PATCH-JSON`, `PATCH-STRATEGIC` and `APPLY` name it, as do `DELETE-YAML`, and `DELETE-TEXT`.
 //! With `-PROTOBUF`, the body is protobuf in base64. `UNTIL`
 //! repeats a get until the response has a code and a text, to wait for controllers; `WATCH` reads events up to one of
-//! the named object. A line that starts with `!` and a reason compares code and reason only. Values of each server are
+//! the named object. A line that starts with `@` and an identity is sent by it, see [`Identity`]. A line that starts with `!` and a reason compares code and reason only. Values of each server are
 //! written as `$…(…)`, see [`crate::requests::side::Memory`].
 
 /// The content type of bodies in protobuf.
@@ -21,6 +21,42 @@ pub(crate) struct Step {
     pub(crate) end: End,
     /// Whether only code and reason are compared.
     pub(crate) code_only: bool,
+    /// Who sends it; `None` for the administrator.
+    pub(crate) identity: Option<Identity>,
+}
+
+/// Who sends a request: `@[=TOKEN>]USER[+GROUP]…[;KEY=VALUE]…` impersonates a user with groups and extra fields; the key
+/// `uid` is the UID. `TOKEN` is that of the administrator unless it names a service account for which the script has
+/// requested one, or `none` or `bad`. Without a user, nobody is impersonated.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Identity {
+    pub(crate) token: Option<String>,
+    pub(crate) user: String,
+    pub(crate) groups: Vec<String>,
+    pub(crate) extra: Vec<(String, String)>,
+}
+
+impl Identity {
+    pub(crate) fn read(text: &str) -> Self {
+        let (token, rest) = match text.strip_prefix('=') {
+            Some(rest) => {
+                let (token, rest) = rest.split_once('>').unwrap_or((rest, ""));
+                (Some(token.to_owned()), rest)
+            }
+            None => (None, text),
+        };
+        let mut parts = rest.split(';');
+        let mut names = parts.next().unwrap_or_default().split('+').map(str::to_owned);
+        Self {
+            token,
+            user: names.next().unwrap_or_default(),
+            groups: names.collect(),
+            extra: parts
+                .filter_map(|part| part.split_once('='))
+                .map(|(key, value)| (key.to_owned(), value.to_owned()))
+                .collect(),
+        }
+    }
 }
 
 /// What ends a step.
@@ -52,6 +88,13 @@ pub(crate) fn step(line: usize, text: &str) -> Step {
                 .map_or(rest, |(step, _why)| step),
         ),
         None => (false, text),
+    };
+    let (identity, text) = match text.trim().strip_prefix('@') {
+        Some(rest) => {
+            let (identity, rest) = rest.split_once(' ').unwrap_or((rest, ""));
+            (Some(Identity::read(identity)), rest)
+        }
+        None => (None, text),
     };
     let mut parts = text.trim().splitn(3, ' ');
     let word = parts.next().unwrap();
@@ -92,5 +135,6 @@ pub(crate) fn step(line: usize, text: &str) -> Step {
         body,
         end,
         code_only,
+        identity,
     }
 }

@@ -13,7 +13,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use serde_json::Value;
 use tokio::time::Instant;
 
-use crate::requests::script::{End, PROTOBUF, Step};
+use crate::requests::script::{End, Identity, PROTOBUF, Step};
 
 /// How long controllers and watches may take.
 const TIMEOUT: Duration = Duration::from_secs(15);
@@ -30,6 +30,8 @@ pub(crate) struct Response {
 /// The state of one script on a server.
 pub(crate) struct Side {
     client: Client,
+    /// A client without credentials, for steps with a token of their own.
+    bare: Option<Client>,
     memory: Memory,
     /// Whether a controller manager collects garbage.
     collects: bool,
@@ -52,7 +54,7 @@ impl Memory {
             out.push_str(before);
             let name = from.find(')').map(|to| &from[..=to]);
             match name.filter(|name| {
-                ["$rv(", "$old(", "$uid(", "$start(", "$continue("]
+                ["$rv(", "$old(", "$uid(", "$start(", "$continue(", "$token("]
                     .iter()
                     .any(|word| name.starts_with(word))
             }) {
@@ -92,6 +94,12 @@ impl Memory {
             .skip(2);
         let Some(plural) = segments.next() else { return };
         let meta = &response.body["metadata"];
+        if let (Some(token), Some(name)) =
+            (response.body["status"]["token"].as_str(), segments.clone().next())
+        {
+            self.values.insert(format!("$token({name})"), token.to_owned());
+            return;
+        }
         if let Some(items) = response.body["items"].as_array() {
             if query.is_empty()
                 && let Some(revision) = meta["resourceVersion"].as_str()
@@ -132,9 +140,16 @@ impl Side {
     pub(crate) fn new(client: &Client, collects: bool) -> Self {
         Self {
             client: client.clone(),
+            bare: None,
             memory: Memory::default(),
             collects,
         }
+    }
+
+    /// Adds a client without credentials.
+    pub(crate) fn with_bare(mut self, bare: Client) -> Self {
+        self.bare = Some(bare);
+        self
     }
 
     /// Runs a step: sends it, and waits for its condition.
@@ -168,14 +183,46 @@ impl Side {
         if !step.body.is_empty() {
             request = request.header("content-type", step.content_type);
         }
+        let mut client = &self.client;
+        if let Some(identity) = &step.identity {
+            request = self.identify(request, identity);
+            if identity.token.is_some() {
+                client = self.bare.as_ref().expect("a client without credentials");
+            }
+        }
         let body = match step.content_type {
             PROTOBUF => STANDARD.decode(&step.body).unwrap(),
             _ => self.memory.fill(&step.body).into_bytes(),
         };
-        self.client
+        client
             .send(request.body(Body::from(body)).unwrap())
             .await
             .unwrap()
+    }
+
+    /// Adds the headers of an identity.
+    fn identify(&self, mut request: http::request::Builder, identity: &Identity) -> http::request::Builder {
+        match identity.token.as_deref() {
+            None | Some("none") => {}
+            Some("bad") => request = request.header("authorization", "Bearer bad"),
+            Some(account) => {
+                let token = self.memory.value(&format!("$token({account})"));
+                request = request.header("authorization", format!("Bearer {token}"));
+            }
+        }
+        if !identity.user.is_empty() {
+            request = request.header("impersonate-user", &identity.user);
+        }
+        for group in &identity.groups {
+            request = request.header("impersonate-group", group);
+        }
+        for (key, value) in &identity.extra {
+            request = match &**key {
+                "uid" => request.header("impersonate-uid", value),
+                key => request.header(format!("impersonate-extra-{key}"), value),
+            };
+        }
+        request
     }
 
     async fn send(&self, step: &Step) -> Response {
@@ -244,6 +291,7 @@ impl Side {
             body: String::new(),
             end: End::Response,
             code_only: false,
+            identity: None,
         };
         while Instant::now() < deadline && is_being_collected(&self.send(&get).await.body) {
             tokio::time::sleep(Duration::from_millis(25)).await;
@@ -260,7 +308,19 @@ fn events(bytes: &[u8]) -> serde_json::Result<Value> {
 
 /// A client of a server.
 pub(crate) async fn client(kubeconfig: &str) -> Client {
-    let kubeconfig = Kubeconfig::from_yaml(kubeconfig).unwrap();
+    client_of(Kubeconfig::from_yaml(kubeconfig).unwrap()).await
+}
+
+/// A client of a server without credentials.
+pub(crate) async fn client_without_credentials(kubeconfig: &str) -> Client {
+    let mut kubeconfig = Kubeconfig::from_yaml(kubeconfig).unwrap();
+    for user in &mut kubeconfig.auth_infos {
+        user.auth_info = None;
+    }
+    client_of(kubeconfig).await
+}
+
+async fn client_of(kubeconfig: Kubeconfig) -> Client {
     let mut config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
         .await
         .unwrap();

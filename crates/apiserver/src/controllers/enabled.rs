@@ -16,6 +16,8 @@ pub enum Controller {
     Namespace,
     /// Creates the ServiceAccount `default` and the ConfigMap `kube-root-ca.crt` of each namespace.
     ServiceAccount,
+    /// Fills the rules of aggregated ClusterRoles.
+    ClusterRoleAggregation,
     /// Deletes objects whose owners are gone, and ends foreground and orphaning deletions.
     GarbageCollector,
     /// Reports workloads as healthy, removes Pods after their grace period, and deletes unused claims and volumes.
@@ -24,9 +26,10 @@ pub enum Controller {
 
 impl Controller {
     /// All controllers, in the order of messages.
-    pub const ALL: [Self; 4] = [
+    pub const ALL: [Self; 5] = [
         Self::Namespace,
         Self::ServiceAccount,
+        Self::ClusterRoleAggregation,
         Self::GarbageCollector,
         Self::Workloads,
     ];
@@ -36,6 +39,7 @@ impl Controller {
         match self {
             Self::Namespace => "namespace",
             Self::ServiceAccount => "serviceaccount",
+            Self::ClusterRoleAggregation => "clusterrole-aggregation",
             Self::GarbageCollector => "garbage-collector",
             Self::Workloads => "workloads",
         }
@@ -82,6 +86,7 @@ impl Controllers {
         match work {
             // The controller of namespaces reads in which of the two roles it acts.
             Work::Namespace(_) => self.runs(Controller::Namespace) || self.runs(Controller::ServiceAccount),
+            Work::Aggregation => self.runs(Controller::ClusterRoleAggregation),
             Work::Definition(_) => true,
             Work::Owner { .. } | Work::Dependent { .. } => self.runs(Controller::GarbageCollector),
             Work::Expired { .. } | Work::Unused { .. } | Work::Workload { .. } => {
@@ -144,7 +149,7 @@ mod tests {
                 .into_iter()
                 .collect())
         );
-        let every = "namespace,serviceaccount,garbage-collector,workloads";
+        let every = "namespace,serviceaccount,clusterrole-aggregation,garbage-collector,workloads";
         assert_eq!(read(every), Ok(Controllers::all()));
         for (wrong, message) in [
             ("deployments", "no controller \"deployments\"; "),
@@ -164,7 +169,7 @@ mod tests {
             assert_eq!(
                 error,
                 format!(
-                    "{message}give all, none, or a list of namespace, serviceaccount, garbage-collector, workloads"
+                    "{message}give all, none, or a list of namespace, serviceaccount, clusterrole-aggregation, garbage-collector, workloads"
                 ),
                 "{wrong}"
             );

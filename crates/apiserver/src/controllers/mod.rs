@@ -4,6 +4,7 @@
 //! controllers read the objects to find out what to do. No controller runs in the background: the holder of the state
 //! calls `step` after a write, and again at the time that `step` returns.
 
+mod aggregation;
 mod definitions;
 mod enabled;
 mod garbage;
@@ -36,6 +37,7 @@ pub fn step(state: &mut State, settings: &Settings, now: Timestamp) -> Option<Ti
         // A controller fails only if another write came first, and that write queued the object again.
         let _ = match &work {
             Work::Namespace(name) => namespaces::reconcile(state, settings, name, now),
+            Work::Aggregation => aggregation::reconcile(state, now),
             Work::Definition(name) => definitions::reconcile(state, name, now),
             Work::Owner { table, key } => garbage::reconcile_owner(state, table, key, now),
             Work::Dependent { table, key } => garbage::reconcile_dependent(state, table, key, now),

@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use crate::kinds::Resource;
+use crate::rbac::own_groups;
 use crate::state::State;
 use crate::status::Status;
 use crate::store::Stored;
@@ -19,7 +20,7 @@ pub(super) fn write_by(manager: &'static str, subresource: &'static str, now: Ti
         manager,
         user: "system:kube-controller-manager",
         uid: "",
-        groups: &[],
+        groups: own_groups(),
         dry_run: false,
         validation: Validation::Ignore,
         force: false,

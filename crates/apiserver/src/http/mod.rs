@@ -1,9 +1,11 @@
 //! The HTTP layer: turns paths, queries and bodies into verbs, and their results into responses.
 
+mod authorize;
 mod body;
 mod content;
 mod discovery;
 mod encode;
+mod identity;
 mod negotiate;
 mod options;
 mod params;
@@ -74,21 +76,21 @@ async fn answer_with_body(server: &Server, shared: &Arc<Shared>, request: Reques
 /// Returns the cluster that the token of a request belongs to. Clients that know only host and port, as those in Pods,
 /// and those that drop the path of a kubeconfig's URL reach their cluster by it.
 fn credential_cluster<B>(shared: &Shared, request: &Request<B>) -> Option<Arc<Cluster>> {
-    let token = request::bearer(request.headers())?;
+    let token = identity::bearer(request.headers())?;
     shared.cluster_of_token(token, shared.options.clock.now())
 }
 
 fn of_no_cluster<B>(path: &[&str], request: &Request<B>) -> Response<Body> {
     match path {
         ["healthz" | "livez" | "readyz"] => text(200, "ok"),
-        _ if request::bearer(request.headers()).is_some() => status_response(&Status::unauthorized()),
+        _ if identity::bearer(request.headers()).is_some() => status_response(&Status::unauthorized()),
         _ => status_response(&Status::no_such_path()),
     }
 }
 
 fn admin(server: &Server, shared: &Shared, request: &Request<Incoming>, path: &[&str]) -> Response<Body> {
-    let given = request::bearer(request.headers()).unwrap_or_default();
-    if !request::constant_time_eq(given, &shared.secret.admin_token()) {
+    let given = identity::bearer(request.headers()).unwrap_or_default();
+    if !identity::constant_time_eq(given, &shared.secret.admin_token()) {
         return status_response(&Status::unauthorized());
     }
     match crate::server::admin_answer(server, request.method(), path) {

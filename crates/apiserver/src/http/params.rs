@@ -48,6 +48,16 @@ impl Params {
         self.get(name).is_some_and(is_true)
     }
 
+    /// Returns whether the numbers and switches of a list can be read. If not, Kubernetes ignores the selectors when it
+    /// authorizes the request.
+    pub(super) fn is_readable(&self) -> bool {
+        let is_number = |name: &str| {
+            let text = self.text(name);
+            text.is_empty() || text.parse::<i64>().is_ok()
+        };
+        is_number("limit") && is_number("timeoutSeconds")
+    }
+
     fn revision(&self) -> Result<Option<u64>, Status> {
         match self.text("resourceVersion") {
             "" => Ok(None),

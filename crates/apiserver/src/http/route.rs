@@ -21,7 +21,8 @@ pub(super) enum Route {
 impl Route {
     /// Parses a path below that of the cluster; `None` for a path that no route can have.
     ///
-    /// As in Kubernetes, a path may end with a slash unless it is one of OpenAPI or of health; it has no empty step.
+    /// As in Kubernetes, a path may end with a slash unless it is one of OpenAPI or of health; it has no empty step, and
+    /// here no escaped slash either.
     pub(super) fn read(path: &str) -> Option<Self> {
         let path = path.strip_prefix('/').unwrap_or(path);
         let (path, has_slash) = match path.strip_suffix('/') {
@@ -33,7 +34,8 @@ impl Route {
             "" => Vec::new(),
             _ => path.split('/').map(decode).collect(),
         };
-        if steps.iter().any(String::is_empty) {
+        // An escaped slash would be a step to authorization, and a part of a name here.
+        if steps.iter().any(|step| step.is_empty() || step.contains('/')) {
             return None;
         }
         let texts: Vec<&str> = steps.iter().map(String::as_str).collect();
@@ -76,8 +78,8 @@ impl Route {
     }
 }
 
-/// Decodes the percent escapes of a path segment.
-fn decode(step: &str) -> String {
+/// Decodes percent escapes.
+pub(super) fn decode(step: &str) -> String {
     if !step.contains('%') {
         return step.to_owned();
     }
@@ -150,6 +152,7 @@ mod tests {
             ("/api/v1/pods", "|v1|pods|||"),
             ("/api/v1/pods/", "|v1|pods|||"),
             ("/", "plain"),
+            ("/api/v1/namespaces/a%2Fpods", "none"),
             ("//", "none"),
             ("//api/v1", "none"),
             ("/api//v1", "none"),

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 
 use serde::Deserialize;
+use serde_json::{Value, json};
 
 use super::codec;
 use super::resource::{Form, Resource, Scale, Subresource, Version};
@@ -195,6 +196,15 @@ fn resource(rows: &[Row]) -> Option<Resource> {
     })
 }
 
+/// Returns the fields that every review has: those that its Go type has by value.
+fn empty_review(api_version: &str, kind: &str) -> Value {
+    let status = match kind {
+        "TokenReview" => json!({"user": {}}),
+        _ => json!({"allowed": false}),
+    };
+    json!({"apiVersion": api_version, "kind": kind, "metadata": {}, "spec": {}, "status": status})
+}
+
 fn version(rows: &[Row], row: &Row) -> Option<Version> {
     let name = api_version(&row.group, &row.version);
     let types = rows.iter().filter_map(|row| {
@@ -215,7 +225,8 @@ fn version(rows: &[Row], row: &Row) -> Option<Version> {
             Versions::new([(name.as_str(), schema::Type::deduced())]),
             &name,
             &row.kind,
-        )?,
+        )?
+        .starting_from(empty_review(&name, &row.kind)),
     };
     let reset = |paths: &[&[&str]]| {
         let set: FieldSet = paths.iter().map(|path| Path::of_fields(path)).collect();

@@ -8,20 +8,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use jiff::Timestamp;
-use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 
 use super::requests::Requests;
-use super::{Options, Server, ServerError};
+use super::{Options, Server};
 use crate::controllers::{self, Health, HealthRule, Settings};
 use crate::faults::Switchboard;
 use crate::journal::Entry;
-use crate::kinds::{FIRST_ADDRESS, Resource};
 use crate::persist::{Durability, PersistError};
 use crate::random::Random;
 use crate::state::{Backup, State};
 use crate::store::Stored;
-use crate::verbs::{self, Target, Validation, Write};
 
 /// A virtual cluster.
 pub struct Cluster {
@@ -150,60 +147,6 @@ impl Cluster {
     fn settings(&self) -> MutexGuard<'_, Arc<Settings>> {
         self.settings.lock().unwrap_or_else(PoisonError::into_inner)
     }
-
-    /// Creates the objects that every cluster has.
-    pub(super) fn bootstrap(self: &Arc<Self>, now: Timestamp) -> Result<(), ServerError> {
-        let service = json!({
-            "metadata": {"name": "kubernetes", "labels": {"component": "apiserver", "provider": "kubernetes"}},
-            "spec": {"clusterIP": FIRST_ADDRESS.to_string(), "ports": [
-                {"name": "https", "port": 443, "protocol": "TCP", "targetPort": 6443}]},
-        });
-        for namespace in ["kube-system", "kube-public", "default", "kube-node-lease"] {
-            self.make("namespaces", "", json!({"metadata": {"name": namespace}}), now)?;
-        }
-        self.make("services", "default", service, now)?;
-        self.state().addresses.given = 1;
-        // The objects of the first namespaces exist before the first request.
-        while self.step(now).is_some_and(|next| next <= now) {}
-        Ok(())
-    }
-
-    fn make(&self, plural: &str, namespace: &str, object: Value, now: Timestamp) -> Result<(), ServerError> {
-        let refused = |why: String| ServerError::Bootstrap {
-            name: self.name.to_string(),
-            why,
-        };
-        let mut state = self.state();
-        let resource = state
-            .registry
-            .get("", plural)
-            .ok_or_else(|| refused(format!("{plural} are not served")))?;
-        let target = endpoint(&resource, namespace, "").ok_or_else(|| refused("no version".to_owned()))?;
-        let write = Write {
-            manager: "kube-apiserver",
-            user: "system:apiserver",
-            uid: "",
-            groups: &[],
-            dry_run: false,
-            validation: Validation::Strict,
-            force: false,
-            now,
-            subresource: "",
-        };
-        verbs::create(&mut state, &target, object, &[], &write)
-            .map(|_| ())
-            .map_err(|status| refused(status.to_string()))
-    }
-}
-
-fn endpoint(resource: &Arc<Resource>, namespace: &str, name: &str) -> Option<Target> {
-    Some(Target {
-        version: Arc::clone(resource.versions.first()?),
-        resource: Arc::clone(resource),
-        namespace: namespace.to_owned(),
-        name: name.to_owned(),
-        subresource: String::new(),
-    })
 }
 
 impl fmt::Debug for Cluster {

@@ -1,5 +1,6 @@
 //! Keys, certificates and tokens.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -16,6 +17,8 @@ use rustls::pki_types::PrivateKeyDer;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use thiserror::Error;
+
+use crate::rbac::{PRIVILEGED_GROUP, Who};
 
 /// Why keys or certificates could not be created.
 #[derive(Debug, Error)]
@@ -113,7 +116,7 @@ impl Authority {
 }
 
 /// The user who sent a request.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct User {
     /// The user name.
     pub name: String,
@@ -121,15 +124,25 @@ pub struct User {
     pub groups: Vec<String>,
     /// The UID; only service accounts have one.
     pub uid: String,
+    /// What else is known about the user.
+    pub extra: BTreeMap<String, Vec<String>>,
 }
 
 impl User {
+    /// Returns the user for authorization.
+    pub(crate) fn who(&self) -> Who<'_> {
+        Who {
+            name: &self.name,
+            groups: &self.groups,
+        }
+    }
+
     /// Returns the administrator of a cluster.
     pub(crate) fn admin() -> Self {
         Self {
             name: "kubernetes-admin".to_owned(),
-            groups: vec!["system:masters".to_owned(), "system:authenticated".to_owned()],
-            uid: String::new(),
+            groups: vec![PRIVILEGED_GROUP.to_owned(), "system:authenticated".to_owned()],
+            ..Self::default()
         }
     }
 
@@ -138,7 +151,7 @@ impl User {
         Self {
             name: "system:anonymous".to_owned(),
             groups: vec!["system:unauthenticated".to_owned()],
-            uid: String::new(),
+            ..Self::default()
         }
     }
 
@@ -152,6 +165,7 @@ impl User {
                 "system:authenticated".to_owned(),
             ],
             uid: uid.to_owned(),
+            ..Self::default()
         }
     }
 }

@@ -13,6 +13,7 @@
 //! ```
 
 mod admin;
+mod bootstrap;
 mod clock;
 mod cluster;
 mod credentials;
@@ -38,6 +39,7 @@ use crate::controllers::{Controllers, Health, Settings};
 use crate::journal::{Journal, Keep};
 use crate::persist::{File, Identity, PersistError, StoredCluster};
 use crate::random::Random;
+use crate::rbac::AuthorizationMode;
 use crate::state::State;
 use crate::store::History;
 pub(crate) use admin::answer as admin_answer;
@@ -66,6 +68,8 @@ pub struct Options {
     pub url: Option<String>,
     /// The limits on connections.
     pub connections: ConnectionLimits,
+    /// How the server decides whether a user may send a request.
+    pub authorization: AuthorizationMode,
 }
 
 impl Default for Options {
@@ -81,6 +85,7 @@ impl Default for Options {
             names: Vec::new(),
             url: None,
             connections: ConnectionLimits::default(),
+            authorization: AuthorizationMode::default(),
         }
     }
 }
@@ -217,7 +222,7 @@ impl Server {
             .lock()
             .unwrap_or_else(PoisonError::into_inner) = opened.removals;
         for stored in opened.clusters {
-            server.restore(stored);
+            server.restore(stored)?;
         }
         Ok(server)
     }
@@ -286,8 +291,10 @@ impl Server {
     }
 
     /// Registers a cluster that was read from the disk.
-    fn restore(&self, stored: StoredCluster) {
-        let Some(file) = &self.shared.file else { return };
+    fn restore(&self, stored: StoredCluster) -> Result<(), ServerError> {
+        let Some(file) = &self.shared.file else {
+            return Ok(());
+        };
         let options = &self.shared.options;
         let mut state = State::restored(&stored.counters, stored.objects, options.history, self.journal());
         let (outbox, durability) = file.outbox(stored.id, false);
@@ -303,12 +310,16 @@ impl Server {
             work,
         );
         let cluster = Arc::new(cluster);
+        if options.authorization == AuthorizationMode::Rbac {
+            cluster.bootstrap_policy(options.clock.now())?;
+        }
         self.shared
             .clusters
             .write()
             .unwrap_or_else(PoisonError::into_inner)
             .insert(stored.name, Arc::clone(&cluster));
         cluster.schedule();
+        Ok(())
     }
 
     /// Waits until all writes so far are on the disk; returns at once without a data directory.
@@ -350,7 +361,8 @@ impl Server {
         }
         // The cluster is registered, and queued for the disk, only after its initial objects exist.
         let cluster = self.new_cluster(name);
-        cluster.bootstrap(self.shared.options.clock.now())?;
+        let options = &self.shared.options;
+        cluster.bootstrap(options.authorization, options.clock.now())?;
         {
             let mut clusters = self
                 .shared

@@ -10,6 +10,7 @@ use super::State;
 use crate::journal::Verb;
 use crate::kinds::Registry;
 use crate::persist::Counters;
+use crate::rbac::own_groups;
 use crate::store::{Range, Stored, TableName};
 use crate::write::{Validation, Write};
 
@@ -58,6 +59,9 @@ impl State {
         let mut restored = Self::restored(&counters, objects, self.store.history(), journal);
         restored.random = self.random.clone();
         restored.outbox = self.outbox.take();
+        if self.policy.is_some() {
+            restored.enforce_rbac();
+        }
         let replaced = mem::replace(self, restored);
         self.record_differences(&before, backup, &replaced.registry, now);
     }
@@ -73,7 +77,7 @@ impl State {
             manager: RESTORED_BY,
             user: RESTORED_BY,
             uid: "",
-            groups: &[],
+            groups: own_groups(),
             dry_run: false,
             validation: Validation::Ignore,
             force: false,

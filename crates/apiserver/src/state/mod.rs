@@ -12,6 +12,7 @@ use crate::kinds::tables::DEFINITIONS;
 use crate::kinds::{Addresses, Registry, Resource, Version, custom};
 use crate::persist::{Change, Counters, Outbox};
 use crate::random::Random;
+use crate::rbac::{Attributes, Decision, Policy, Who};
 use crate::store::{History, Range, Store, Stored, TableName};
 use crate::write::Write;
 
@@ -35,6 +36,8 @@ pub struct State {
     pub queue: Queue,
     /// The allocator of cluster IPs and node ports.
     pub addresses: Addresses,
+    /// The roles and bindings; `None` if every user may do everything.
+    policy: Option<Policy>,
     /// The queue of writes to the disk; `None` if the server has no data directory.
     pub(crate) outbox: Option<Outbox>,
 }
@@ -49,7 +52,29 @@ impl State {
             journal,
             queue: Queue::default(),
             addresses: Addresses::default(),
+            policy: None,
             outbox: None,
+        }
+    }
+
+    /// Lets roles and bindings decide who may do what, from now on.
+    pub fn enforce_rbac(&mut self) {
+        self.policy = Some(Policy::of(&self.store));
+    }
+
+    /// Returns the roles and bindings; `None` if every user may do everything.
+    pub fn policy(&self) -> Option<&Policy> {
+        self.policy.as_ref()
+    }
+
+    /// Decides whether a user may do something.
+    pub fn authorize(&self, who: Who<'_>, attributes: &Attributes) -> Decision {
+        match &self.policy {
+            Some(policy) => policy.authorize(who, attributes),
+            None => Decision {
+                allowed: true,
+                reason: String::new(),
+            },
         }
     }
 
@@ -139,6 +164,9 @@ impl State {
         self.persist(resource, &stored, false);
         self.record(resource, &stored, write, verb);
         self.serve(resource, &stored);
+        if let Some(policy) = &mut self.policy {
+            policy.put(&resource.table, &stored);
+        }
         self.queue
             .on_write(resource, &stored, previous.as_deref(), &self.store);
         stored
@@ -165,6 +193,9 @@ impl State {
         self.persist(resource, &stored, true);
         self.record(resource, &stored, write, Verb::Delete);
         self.stop_serving(resource, &stored);
+        if let Some(policy) = &mut self.policy {
+            policy.remove(&resource.table, &stored);
+        }
         self.queue.on_remove(resource, &stored, &self.store);
         Some(stored)
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use jiff::Timestamp;
 
 use crate::kinds::Resource;
-use crate::kinds::tables::{DEFINITIONS, NAMESPACES};
+use crate::kinds::tables::{CLUSTER_ROLES, DEFINITIONS, NAMESPACES};
 use crate::object::finalizers::{FOREGROUND, ORPHAN};
 use crate::store::{Store, Stored, TableName};
 
@@ -14,6 +14,8 @@ use crate::store::{Store, Stored, TableName};
 pub enum Work {
     /// A namespace: the objects that every namespace has, or the content of a namespace that is being deleted.
     Namespace(Box<str>),
+    /// The rules of all aggregated ClusterRoles.
+    Aggregation,
     /// A CustomResourceDefinition: its conditions, or the custom resources of a definition that is being deleted.
     Definition(Box<str>),
     /// An owner whose deletion waits for its dependents.
@@ -129,6 +131,7 @@ impl Queue {
         match &**table {
             NAMESPACES => self.push(Work::Namespace(head.name.as_ref().into())),
             DEFINITIONS => self.push(Work::Definition(head.name.as_ref().into())),
+            CLUSTER_ROLES => self.push(Work::Aggregation),
             name if WORKLOADS.contains(&name) => {
                 let (table, key) = here();
                 self.push(Work::Workload { table, key });
@@ -162,6 +165,9 @@ impl Queue {
     /// Adds the objects that a removal concerns.
     pub(crate) fn on_remove(&mut self, resource: &Resource, stored: &Stored, store: &Store) {
         let head = &stored.head;
+        if *resource.table == *CLUSTER_ROLES {
+            self.push(Work::Aggregation);
+        }
         for (table, key) in store.dependents(&head.uid) {
             self.push(Work::Dependent { table, key });
         }

@@ -4,12 +4,14 @@ use serde_json::Value;
 
 use super::admission;
 use super::decode::decode;
+use super::escalation;
 use super::outcome::{Outcome, with_warnings};
 use crate::crd::Verdict;
 use crate::journal::Verb;
 use crate::kinds;
 use crate::managed::{Live, ManagedFields, UpdateRequest};
 use crate::object::{head, metadata, times};
+use crate::rbac::Attributes;
 use crate::state::State;
 use crate::status::{Cause, Status};
 use crate::target::Target;
@@ -55,7 +57,7 @@ fn create_decoded(
 }
 
 /// Updates `managedFields` for a decoded object; returns the object without the entries, and the entries.
-pub(super) fn update_managed_fields(
+pub(crate) fn update_managed_fields(
     target: &Target,
     live: Option<Live<'_>>,
     object: Value,
@@ -71,7 +73,7 @@ pub(super) fn update_managed_fields(
 }
 
 /// Checks the namespace and the name of the object against those of the request, and sets the namespace.
-pub(super) fn check_names(target: &Target, object: &mut Value) -> Result<(), Status> {
+pub(crate) fn check_names(target: &Target, object: &mut Value) -> Result<(), Status> {
     let given = metadata::text(object, "namespace").to_owned();
     if target.resource.namespaced {
         if !given.is_empty() && given != target.namespace {
@@ -111,8 +113,10 @@ pub(super) fn finish(
         ));
     }
     admission::check_namespace_exists(state, target)?;
+    let given_name = metadata::text(&object, "name").to_owned();
     name(state, target, &mut object);
     admission::create(state, target, &object)?;
+    escalation::check(state, target, None, &object, &given_name, write)?;
     admission::priority(state, target, &mut object)?;
     prepare(state, target, &mut object, write);
     kinds::prepare::prepare_create(resource, &target.version, &mut state.addresses, &mut object);
@@ -122,6 +126,7 @@ pub(super) fn finish(
     if !causes.is_empty() {
         return Err(target.invalid(&name, causes));
     }
+    authorize_creation(state, target, write)?;
     let key = head::key(metadata::text(&object, "namespace"), &name);
     if let Some(there) = state.store.get(&resource.table, &key) {
         let mut status = Status::already_exists(&resource.group, &resource.plural, &name);
@@ -140,6 +145,27 @@ pub(super) fn finish(
     }
     let stored = state.commit(resource, &target.version, &mut object, write, verb);
     Ok(Outcome::stored(201, stored).warning(warnings))
+}
+
+/// Rejects a request that would create the object of its path, by a user who may only update or patch it.
+fn authorize_creation(state: &State, target: &Target, write: &Write<'_>) -> Result<(), Status> {
+    if target.name.is_empty() || state.policy().is_none() {
+        return Ok(());
+    }
+    let Target {
+        resource,
+        namespace,
+        name,
+        subresource,
+        ..
+    } = target;
+    let create =
+        Attributes::resource("create", &resource.group, &resource.plural, namespace, name).of(subresource);
+    let decision = state.authorize(write.who(), &create);
+    if decision.allowed {
+        return Ok(());
+    }
+    Err(create.forbidden(write.user, &decision.reason))
 }
 
 /// Generates a name from `generateName`.

@@ -8,6 +8,7 @@ mod collection;
 mod create;
 mod decode;
 mod delete;
+mod escalation;
 mod outcome;
 mod patch;
 mod read;
@@ -19,6 +20,7 @@ use serde_json::Value;
 
 pub use collection::delete_collection;
 pub use create::create;
+pub(crate) use create::{check_names, update_managed_fields};
 pub(crate) use decode::{check_kind, decode};
 pub use delete::{DeleteOptions, Preconditions, Propagation, delete, delete_warnings};
 pub use outcome::{Body, Outcome};

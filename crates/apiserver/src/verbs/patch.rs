@@ -7,7 +7,9 @@ use serde_json::Value;
 use super::create::{self, check_names};
 use super::decode::{check_kind, decode};
 use super::outcome::{Outcome, with_warnings};
-use super::update::{self, Existing, check_named, check_revision, check_revision_syntax};
+use super::update::{
+    self, Existing, check_current, check_escalation, check_named, check_revision, check_revision_syntax,
+};
 use crate::journal::Verb;
 use crate::managed::{ApplyError, ApplyRequest, settle_times};
 use crate::object::metadata;
@@ -52,7 +54,7 @@ pub(super) fn patch(
                 .map_err(|why| why.of_patched(&shown))?;
             let outcome = check_named(target, &decoded.object)
                 .and_then(|()| check_names(target, &mut decoded.object))
-                .and_then(|()| check_revision(target, &decoded.object, &existing))
+                .and_then(|()| check_current(state, target, &decoded.object, &existing, write))
                 .and_then(|()| update::replace(state, target, &existing, decoded.object, write, Verb::Patch));
             with_warnings(outcome, decoded.warnings)
         }
@@ -126,6 +128,7 @@ fn apply(
             return Ok(Outcome::stored(200, Arc::clone(&existing.stored)));
         }
         let object = existing.object.clone();
+        check_escalation(state, target, &object, &existing, write)?;
         return update::finish(state, target, &existing, object, managed, write, Verb::Apply);
     };
     let mut decoded =
@@ -133,6 +136,7 @@ fn apply(
     if !target.resource.namespaced {
         metadata::set(&mut decoded.object, "namespace", None);
     }
+    check_escalation(state, target, &decoded.object, &existing, write)?;
     let outcome = update::finish(
         state,
         target,

@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::create::{self, check_names};
 use super::decode::{Decoded, decode};
+use super::escalation;
 use super::outcome::{Outcome, with_warnings};
 use crate::journal::Verb;
 use crate::kinds::{self, Form};
@@ -91,7 +92,8 @@ fn update_decoded(
         return Err(target.not_found());
     };
     let existing = Existing::of(target, stored);
-    check_replaced(target, &object, &existing)?;
+    check_uid(target, &object, &existing)?;
+    check_current(state, target, &object, &existing, write)?;
     replace(state, target, &existing, object, write, Verb::Update)
 }
 
@@ -136,13 +138,38 @@ pub(super) fn check_revision_syntax(object: &Value) -> Result<(), Status> {
     )))
 }
 
-/// Rejects an object whose UID or resource version differs from the stored one.
-pub(super) fn check_replaced(target: &Target, object: &Value, existing: &Existing) -> Result<(), Status> {
+/// Rejects an object whose UID differs from the stored one.
+fn check_uid(target: &Target, object: &Value, existing: &Existing) -> Result<(), Status> {
     let uid = metadata::text(object, "uid");
     if !uid.is_empty() && *uid != *existing.stored.head.uid {
         return Err(uid_conflict(target, uid, &existing.stored.head.uid));
     }
+    Ok(())
+}
+
+/// Rejects a role or binding that grants more than its writer has, and then an object whose resource version is not the
+/// stored one.
+pub(super) fn check_current(
+    state: &State,
+    target: &Target,
+    object: &Value,
+    existing: &Existing,
+    write: &Write<'_>,
+) -> Result<(), Status> {
+    check_escalation(state, target, object, existing, write)?;
     check_revision(target, object, existing)
+}
+
+/// Rejects a role or binding that grants more than its writer has.
+pub(super) fn check_escalation(
+    state: &State,
+    target: &Target,
+    object: &Value,
+    existing: &Existing,
+    write: &Write<'_>,
+) -> Result<(), Status> {
+    let name = metadata::text(object, "name");
+    escalation::check(state, target, Some(&existing.object), object, name, write)
 }
 
 /// Returns the response to an update whose UID does not match; `stored` is empty if there is no such object.

@@ -9,5 +9,6 @@
 
 mod damage;
 mod durable;
+mod rbac;
 mod restart;
 mod world;

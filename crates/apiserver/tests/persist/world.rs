@@ -31,7 +31,11 @@ pub(crate) struct Answer {
 
 impl Running {
     pub(crate) async fn begin(directory: &Path) -> Self {
-        let server = Server::open(Options::default(), directory).await.unwrap();
+        Self::begin_with(Options::default(), directory).await
+    }
+
+    pub(crate) async fn begin_with(options: Options, directory: &Path) -> Self {
+        let server = Server::open(options, directory).await.unwrap();
         let address = server
             .kept_address()
             .unwrap_or_else(|| ([127, 0, 0, 1], 0).into());
