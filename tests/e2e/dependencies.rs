@@ -1,9 +1,17 @@
 //! What depends on something waits for it: at the same release, and by name.
 
 use anyhow::Result;
+use k8s_openapi::api::admissionregistration::v1::{
+    ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
+};
+use kube::ResourceExt as _;
+use kube::api::{Api, DeleteParams, PostParams};
 use serde_json::{Value, json};
 use starling_api::{SyncGroup, SyncResource};
+use starling_testkit::fleet::TIMEOUT;
+use starling_testkit::wait;
 
+use crate::deleting::until_gone;
 use crate::world::{Scene, config_map, ready, shared_scene, sync_ready};
 
 const MEMBERS: [&str; 2] = ["m1", "m2"];
@@ -172,5 +180,99 @@ fn syncs_without_group_wait_for_dependencies_and_a_cycle_stalls_each() -> Result
             scene.fleet().until(&scene.own(name), "Ready", done).await?;
         }
         Ok(())
+    })
+}
+
+/// Lets the management cluster refuse the deletion of one Sync, until the policy is deleted.
+async fn refuse_deletion(scene: &Scene, policy: &str, sync: &str) -> Result<()> {
+    let hub = scene.fleet().hub().clone();
+    let object = json!({"metadata": {"name": policy}, "spec": {"failurePolicy": "Fail",
+        "matchConstraints": {"resourceRules": [{"apiGroups": ["starling.dev"], "apiVersions": ["*"],
+            "operations": ["DELETE"], "resources": ["syncs"]}]},
+        "validations": [{"expression": format!("request.name != '{sync}'"), "message": "it stays"}]}});
+    let policies = Api::<ValidatingAdmissionPolicy>::all(hub.clone());
+    policies
+        .create(&PostParams::default(), &serde_json::from_value(object)?)
+        .await?;
+    let object =
+        json!({"metadata": {"name": policy}, "spec": {"policyName": policy, "validationActions": ["Deny"]}});
+    let bindings = Api::<ValidatingAdmissionPolicyBinding>::all(hub);
+    bindings
+        .create(&PostParams::default(), &serde_json::from_value(object)?)
+        .await?;
+    let syncs = scene.fleet().api::<SyncResource>();
+    let dry = DeleteParams::default().dry_run();
+    wait::until(TIMEOUT, "the policy is in force", async || {
+        match syncs.delete(sync, &dry).await {
+            Err(kube::Error::Api(status)) if status.message.contains("it stays") => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .await?;
+    Ok(())
+}
+
+/// Returns the number of requests that the policy refused, from the metrics of the management cluster.
+async fn refusals(scene: &Scene, policy: &str) -> Result<f64> {
+    let request = http::Request::get("/metrics").body(Vec::new())?;
+    let text = scene.fleet().hub().request_text(request).await?;
+    let counts = text.lines().filter(|line| {
+        line.starts_with("apiserver_validating_admission_policy_check_total{")
+            && line.contains("enforcement_action=\"deny\"")
+            && line.contains(&format!("policy=\"{policy}\""))
+    });
+    let counts = counts.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok());
+    Ok(counts.sum())
+}
+
+/// The deletion of a Sync fails on the management cluster, for whatever reason. What it depends on is removed after it.
+#[test]
+fn what_a_sync_depends_on_stays_while_the_sync_cannot_be_removed() -> Result<()> {
+    shared_scene("unremovable", async |scene| {
+        let first = commit(scene, "one", true)?;
+        scene.follow_main().await?;
+        scene.select(&["m1"]).await?;
+        let entry = |name: &str, on: Value| {
+            json!({"name": name, "sourceRef": {"name": scene.name}, "path": format!("./{name}"),
+                "deletionPolicy": "Delete", "dependsOn": on})
+        };
+        let syncs = json!([entry("base", json!([])), entry("app", json!([{"name": "base"}]))]);
+        let spec = json!({"clusterSelector": scene.selector(), "syncs": syncs, "whenUnselected": "Delete",
+            "maxUnselected": "100%"});
+        scene.fleet().put_group(scene.name, spec).await?;
+        scene.succeeded(&first).await?;
+
+        let policy = scene.own("stays");
+        let dependent = scene.sync_name("m1");
+        refuse_deletion(scene, &policy, &dependent).await?;
+        let before = refusals(scene, &policy).await?;
+        scene.label("m1", scene.name, None).await?;
+        // The second refusal comes in another pass of the group, after the first one has ended.
+        wait::until(TIMEOUT, "two deletions are refused", async || {
+            let now = refusals(scene, &policy)
+                .await
+                .map_err(|error| format!("{error:#}"))?;
+            if now >= before + 2.0 {
+                Ok(())
+            } else {
+                Err(format!("{now} after {before}"))
+            }
+        })
+        .await?;
+        let fleet = scene.fleet();
+        let base = scene.own("base-m1");
+        let base = fleet.get::<SyncResource>(&base).await?;
+        assert!(base.metadata.deletion_timestamp.is_none(), "{:?}", base.metadata);
+        assert_eq!(scene.values(&["m1"], "base").await?, [Some("one".to_owned())]);
+
+        let hub = scene.fleet().hub().clone();
+        Api::<ValidatingAdmissionPolicyBinding>::all(hub.clone())
+            .delete(&policy, &DeleteParams::default())
+            .await?;
+        Api::<ValidatingAdmissionPolicy>::all(hub)
+            .delete(&policy, &DeleteParams::default())
+            .await?;
+        until_gone::<SyncResource>(scene, &dependent).await?;
+        until_gone::<SyncResource>(scene, &base.name_any()).await
     })
 }

@@ -12,7 +12,7 @@ use starling_testkit::fleet::TIMEOUT;
 use starling_testkit::wait;
 
 use crate::deleting::until_gone;
-use crate::world::{MEMBERS, Scene, config_map, merge, shared_scene};
+use crate::world::{MEMBERS, Scene, config_map, merge, shared_scene, sync_ready};
 
 /// Applies a group for the clusters with a label. Its clusters leave at once and lose their objects.
 async fn put_group(scene: &Scene, group: &str, path: &str, more: Value) -> Result<()> {
@@ -193,6 +193,64 @@ fn a_renamed_group_keeps_its_objects() -> Result<()> {
         let after = scene.map("m1", "a").await?.context("a")?;
         assert_eq!(after.uid(), before.uid());
         assert_ne!(after.labels().get(OWNER_LABEL), before.labels().get(OWNER_LABEL));
+        Ok(())
+    })
+}
+
+fn waits_for_siblings(sync: &SyncResource) -> bool {
+    sync_ready(sync) == ("False".into(), "HandOverUnknown".into())
+}
+
+/// The other group selects the cluster, and what it will render there is not known yet: a label for its parameter is
+/// missing, or its Source does not exist. Counting it as a group that renders nothing deletes the objects and their
+/// data.
+#[test]
+fn a_cluster_that_moves_to_a_group_that_is_not_ready_keeps_its_objects() -> Result<()> {
+    shared_scene("unready", async |scene| {
+        let commit = scene.commit(&[("a", "one")])?;
+        scene.follow_main().await?;
+        for (case, member) in [("label", "m1"), ("source", "m2")] {
+            let (from, to) = (
+                scene.own(&format!("from-{case}")),
+                scene.own(&format!("to-{case}")),
+            );
+            let (tier, later) = (scene.own("tier"), scene.own("later"));
+            scene.label(member, &from, Some("yes")).await?;
+            put_group(scene, &from, "./app", json!({})).await?;
+            let mut entry = json!({"name": "app", "sourceRef": {"name": scene.name}, "path": "./app",
+                "retryInterval": "1s", "deletionPolicy": "Delete"});
+            match case {
+                "label" => entry["substitute"] = json!({"TIER": format!("$(cluster.labels.{tier})")}),
+                _ => entry["sourceRef"]["name"] = json!(later),
+            }
+            put_group(scene, &to, "./app", json!({"syncs": [entry]})).await?;
+            rolled_out(scene, &from, &commit, 1).await?;
+            let before = scene.map(member, "a").await?.context("a")?;
+
+            let labels = json!({"metadata": {"labels": {&*from: null, &*to: "yes"}}});
+            scene.fleet().patch::<Cluster>(member, labels).await?;
+            let sync = format!("{from}-app-{member}");
+            let fleet = scene.fleet();
+            fleet
+                .until::<SyncResource>(&sync, "waits", waits_for_siblings)
+                .await?;
+            let kept = scene.map(member, "a").await?.context("a")?;
+            assert_eq!(kept.uid(), before.uid(), "{case}");
+            assert!(kept.metadata.deletion_timestamp.is_none(), "{case}");
+
+            match case {
+                "label" => scene.label(member, &tier, Some("gold")).await?,
+                _ => {
+                    let url = scene.repo.url();
+                    fleet.put_source(&later, &url, json!({"branch": "main"})).await?;
+                }
+            }
+            rolled_out(scene, &to, &commit, 1).await?;
+            until_gone::<SyncResource>(scene, &sync).await?;
+            let after = scene.map(member, "a").await?.context("a")?;
+            assert_eq!(after.uid(), before.uid(), "{case}");
+            assert_ne!(after.labels().get(OWNER_LABEL), before.labels().get(OWNER_LABEL));
+        }
         Ok(())
     })
 }

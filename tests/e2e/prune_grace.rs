@@ -16,7 +16,7 @@ use starling_testkit::{Change, Fault, Match, wait};
 
 use crate::deleting::until_event;
 use crate::operator_actions::say;
-use crate::world::{Scene, shared_scene, sync_ready};
+use crate::world::{Scene, config_map, shared_scene, sync_ready};
 
 fn pending(sync: &SyncResource) -> Option<&PendingDeletions> {
     sync.status.as_ref()?.pending_deletions.as_ref()
@@ -190,6 +190,75 @@ fn a_retry_in_a_suspended_group_prunes_nothing_until_it_is_resumed() -> Result<(
             pending(sync).is_some_and(is_stopped)
         };
         scene.sync("m1", "the retry prunes nothing", waits).await?;
+        assert_eq!(scene.value("m1", "b").await?.as_deref(), Some("one"));
+
+        scene
+            .fleet()
+            .patch::<SyncGroup>(scene.name, suspend(false))
+            .await?;
+        scene.until_value("m1", "b", None).await
+    })
+}
+
+/// The first attempt of an admission may come long after it: here the entry waits for what it depends on. A person has
+/// suspended the group since.
+#[test]
+fn a_first_attempt_in_a_suspended_group_prunes_nothing_until_it_is_resumed() -> Result<()> {
+    shared_scene("suspended-first", async |scene| {
+        let map = |name: &str, value| config_map(&scene.own(name), value);
+        let (base, a, b) = (map("base", "one"), map("a", "one"), map("b", "one"));
+        let first = scene.repo.commit_to(
+            "main",
+            &[
+                Change::Write("base/base.yaml", base.as_bytes()),
+                Change::Write("app/a.yaml", a.as_bytes()),
+                Change::Write("app/b.yaml", b.as_bytes()),
+            ],
+            "one",
+        )?;
+        scene.follow_main().await?;
+        scene.select(&["m1"]).await?;
+        let entry = |name: &str, on: Value| {
+            json!({"name": name, "sourceRef": {"name": scene.name}, "path": format!("./{name}"),
+                "retryInterval": "1s", "dependsOn": on})
+        };
+        let syncs = [entry("base", json!([])), entry("app", json!([{"name": "base"}]))];
+        let spec = json!({"clusterSelector": scene.selector(), "syncs": syncs});
+        scene.fleet().put_group(scene.name, spec).await?;
+        scene.succeeded(&first).await?;
+
+        let missing = scene.own("missing");
+        let elsewhere =
+            json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c", "namespace": missing}})
+                .to_string();
+        let a = map("a", "two");
+        scene.repo.commit_to(
+            "main",
+            &[
+                Change::Write("base/c.yaml", elsewhere.as_bytes()),
+                Change::Write("app/a.yaml", a.as_bytes()),
+                Change::Remove("app/b.yaml"),
+            ],
+            "the base fails",
+        )?;
+        let waits = |sync: &SyncResource| sync_ready(sync).1 == "DependencyNotReady";
+        scene.sync("m1", "waits for the base", waits).await?;
+        let suspend = |suspend: bool| json!({"spec": {"suspend": suspend}});
+        scene
+            .fleet()
+            .patch::<SyncGroup>(scene.name, suspend(true))
+            .await?;
+        let namespaces = Api::<Namespace>::all(scene.fleet().member("m1").await?);
+        let mut namespace = Namespace::default();
+        namespace.metadata.name = Some(missing);
+        namespaces.create(&PostParams::default(), &namespace).await?;
+
+        let waits = |sync: &SyncResource| {
+            let is_stopped = |pending: &PendingDeletions| pending.waiting_for.contains("is suspended");
+            pending(sync).is_some_and(is_stopped)
+        };
+        scene.sync("m1", "the attempt prunes nothing", waits).await?;
+        assert_eq!(scene.value("m1", "a").await?.as_deref(), Some("two"));
         assert_eq!(scene.value("m1", "b").await?.as_deref(), Some("one"));
 
         scene

@@ -206,4 +206,49 @@ mod tests {
             assert_eq!(wanted, expected, "{direction} {rolled:?} {entry}");
         }
     }
+
+    /// Guards against a prune of an attempt that comes long after its admission.
+    #[test]
+    fn an_admission_ends_with_its_rollout_its_deadline_and_an_abort() {
+        let at = |second: i64| Timestamp::from_second(1_800_000_000 + second).unwrap();
+        let group = |rollout: i64| -> SyncGroup {
+            serde_json::from_value(json!({
+                "apiVersion": "starling.dev/v1alpha1", "kind": "SyncGroup",
+                "metadata": {"name": "web", "creationTimestamp": at(0).to_string()},
+                "spec": {
+                    "clusterSelector": {}, "syncs": [{"name": "app", "sourceRef": {"name": "s"}, "path": "."}],
+                    "rolloutStrategy": {"progressDeadline": "1m"},
+                },
+                "status": {"rollout": {"id": rollout, "startTime": at(0).to_string()}},
+            }))
+            .unwrap()
+        };
+        let sync = |annotations: serde_json::Value| -> SyncResource {
+            serde_json::from_value(json!({
+                "apiVersion": "starling.dev/v1alpha1", "kind": "Sync",
+                "metadata": {"name": "web-app-m1", "annotations": annotations},
+                "spec": {"clusterRef": {"name": "m1"}, "sourceRef": {"name": "s"}},
+            }))
+            .unwrap()
+        };
+        let abort: RolloutAction = serde_json::from_value(json!({
+            "apiVersion": "starling.dev/v1alpha1", "kind": "RolloutAction",
+            "metadata": {"name": "a", "creationTimestamp": at(10).to_string()},
+            "spec": {"group": "web", "rollout": 2, "action": "Abort", "by": "jane", "reason": "wrong"},
+        }))
+        .unwrap();
+        let admitted = sync(json!({ROLLOUT: "2", ADMITTED_AT: at(1).to_string()}));
+        let jumps = ClockJumps::default();
+        for (rollout, sync, actions, now, expected) in [
+            (2, &admitted, &[][..], 60, false),
+            (2, &admitted, &[], 61, true),
+            (3, &admitted, &[], 2, true),
+            (2, &admitted, std::slice::from_ref(&abort), 11, true),
+            (2, &sync(json!({ROLLOUT: "2"})), &[], 2, true),
+            (2, &sync(json!({})), &[], 2, true),
+        ] {
+            let is_over = is_admission_over(&group(rollout), sync, actions, (at(now), &jumps));
+            assert_eq!(is_over, expected, "rollout {rollout}, at {now}: {sync:?}");
+        }
+    }
 }
