@@ -10,3 +10,4 @@
 mod kubectl;
 mod requests;
 mod typed;
+mod upgrade;

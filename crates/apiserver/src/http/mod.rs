@@ -4,6 +4,7 @@ mod body;
 mod content;
 mod discovery;
 mod encode;
+mod health;
 mod negotiate;
 mod options;
 mod params;
