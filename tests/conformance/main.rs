@@ -12,3 +12,4 @@ mod kubectl;
 mod rbac;
 mod requests;
 mod typed;
+mod upgrade;

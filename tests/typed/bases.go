@@ -15,6 +15,21 @@ type base struct {
 	leave []string
 }
 
+// usual and stored are the names of the variations and of the stored object. Those of an IPAddress are addresses.
+func (b base) usual() string {
+	if b.kind == "IPAddress" {
+		return "10.1.2.3"
+	}
+	return "round-trip"
+}
+
+func (b base) stored() string {
+	if b.kind == "IPAddress" {
+		return "10.1.2.4"
+	}
+	return "stored"
+}
+
 var bases = []base{
 	{"v1", "ConfigMap", false, `{"data":{"a":"1"}}`, nil},
 	{"v1", "Secret", false, `{"data":{"a":"MQ=="}}`, nil},
@@ -31,7 +46,8 @@ var bases = []base{
 	{"v1", "PersistentVolumeClaim", false, `{"spec":{"accessModes":["ReadWriteOnce"],"resources":{"requests":{"storage":"1Gi"}}}}`, nil},
 	{"v1", "Node", true, `{}`, nil},
 	{"v1", "Namespace", true, `{}`, nil},
-	{"apps/v1", "Deployment", false, `{"spec":{` + selector + `,` + template + `}}`, []string{"spec.template.spec"}},
+	// The defaults of a template are not those of a Pod in all fields.
+	{"apps/v1", "Deployment", false, `{"spec":{` + selector + `,` + template + `}}`, []string{"spec.template.spec.initContainers", "spec.template.spec.ephemeralContainers"}},
 	{"apps/v1", "ReplicaSet", false, `{"spec":{` + selector + `,` + template + `}}`, []string{"spec.template.spec"}},
 	{"apps/v1", "StatefulSet", false, `{"spec":{"serviceName":"s",` + selector + `,` + template + `}}`, []string{"spec.template.spec"}},
 	{"apps/v1", "DaemonSet", false, `{"spec":{` + selector + `,` + template + `}}`, []string{"spec.template.spec"}},
@@ -44,6 +60,8 @@ var bases = []base{
 	{"policy/v1", "PodDisruptionBudget", false, `{"spec":{` + selector + `}}`, nil},
 	{"networking.k8s.io/v1", "Ingress", false, `{"spec":{"defaultBackend":{"service":{"name":"s","port":{"number":80}}}}}`, nil},
 	{"networking.k8s.io/v1", "IngressClass", true, `{"spec":{"controller":"example.org/c"}}`, nil},
+	{"networking.k8s.io/v1", "IPAddress", true, `{"metadata":{"name":"10.1.2.3"},"spec":{"parentRef":{"resource":"services","namespace":"default","name":"s"}}}`, nil},
+	{"networking.k8s.io/v1", "ServiceCIDR", true, `{"spec":{"cidrs":["10.7.0.0/24"]}}`, nil},
 	{"networking.k8s.io/v1", "NetworkPolicy", false, `{"spec":{"podSelector":{}}}`, nil},
 	{"discovery.k8s.io/v1", "EndpointSlice", false, `{"addressType":"IPv4","endpoints":[{"addresses":["10.1.0.1"]}],"ports":[{"name":"p","port":80}]}`, nil},
 	{"events.k8s.io/v1", "Event", false, `{"eventTime":"2026-01-01T00:00:00.000000Z","reportingController":"example.org/c","reportingInstance":"i","action":"a","reason":"r","type":"Normal","regarding":{"kind":"Pod","name":"p","namespace":"default"}}`, nil},

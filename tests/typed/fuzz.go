@@ -77,7 +77,7 @@ func (w *writer) settle(base base, object runtime.Object) error {
 	if err != nil {
 		return err
 	}
-	settled := metav1.ObjectMeta{Name: "round-trip", Labels: map[string]string{"a": "b"}, Annotations: map[string]string{"example.org/a": ""}}
+	settled := metav1.ObjectMeta{Name: base.usual(), Labels: map[string]string{"a": "b"}, Annotations: map[string]string{"example.org/a": ""}}
 	if !base.cluster {
 		settled.Namespace = "default"
 	}

@@ -124,7 +124,7 @@ func (w *writer) fresh(base base) (runtime.Object, error) {
 		return nil, err
 	}
 	if named.GetName() == "" {
-		named.SetName("round-trip")
+		named.SetName(base.usual())
 	}
 	if !base.cluster {
 		named.SetNamespace("default")
@@ -156,7 +156,7 @@ func (w *writer) variations(base base) ([]variation, error) {
 
 func (w *writer) write(ctx context.Context, v variation) (RoundTrip, error) {
 	if v.status {
-		return w.send(ctx, v, http.MethodPut, "/"+storedName+"/status", true)
+		return w.send(ctx, v, http.MethodPut, "/"+v.base.stored()+"/status", true)
 	}
 	return w.send(ctx, v, http.MethodPost, "", true)
 }

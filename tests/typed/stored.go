@@ -9,9 +9,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// storedName is the name of the stored object of a kind.
-const storedName = "stored"
-
 // storeAll stores the base of each kind, gets it and updates it, as a typed client does: what the server sent in
 // protobuf is sent back in protobuf, first unchanged, then with another label. The objects stay.
 func (w *writer) storeAll(ctx context.Context) ([]RoundTrip, error) {
@@ -39,7 +36,7 @@ func (w *writer) store(ctx context.Context, base base) ([]RoundTrip, error) {
 	if err != nil {
 		return nil, err
 	}
-	named.SetName(storedName)
+	named.SetName(base.stored())
 	results := make([]RoundTrip, 0, 4)
 	step := func(name, method, under string, object runtime.Object) error {
 		result, err := w.send(ctx, variation{base: base, field: name, object: object}, method, under, false)
@@ -64,7 +61,7 @@ func (w *writer) store(ctx context.Context, base base) ([]RoundTrip, error) {
 			}
 			named.SetLabels(map[string]string{"updated": "true"})
 		}
-		if err := step(update, http.MethodPut, "/"+storedName, got); err != nil {
+		if err := step(update, http.MethodPut, "/"+base.stored(), got); err != nil {
 			return nil, err
 		}
 	}
@@ -73,7 +70,7 @@ func (w *writer) store(ctx context.Context, base base) ([]RoundTrip, error) {
 
 // get returns the stored object of a kind from a response in protobuf; nil if there is none.
 func (w *writer) get(ctx context.Context, base base) (runtime.Object, error) {
-	got, err := w.decoded(w.request(ctx, http.MethodGet, w.url(base)+"/"+storedName, nil, runtime.ContentTypeProtobuf))
+	got, err := w.decoded(w.request(ctx, http.MethodGet, w.url(base)+"/"+base.stored(), nil, runtime.ContentTypeProtobuf))
 	if err != nil || got == nil {
 		return nil, err
 	}

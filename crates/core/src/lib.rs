@@ -47,6 +47,7 @@ pub mod resource_version;
 pub mod restore;
 pub mod revision;
 pub mod rollout;
+pub mod scope;
 pub mod secret_values;
 pub mod simulate;
 pub mod slot_return;

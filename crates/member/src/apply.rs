@@ -44,7 +44,7 @@ const SOON: Duration = Duration::from_secs(2);
 pub struct ApplyJob<'a> {
     /// The value of the owner label, which the bodies of `desired` carry already.
     pub owner: &'a OwnerLabel,
-    /// The complete render.
+    /// The complete render, with the IDs of this member: [`Member::scoped`].
     pub desired: &'a RenderedSet,
     /// The records of the last applies of this owner to this member.
     pub records: &'a BTreeMap<ObjectId, Record>,
@@ -103,7 +103,8 @@ impl Member {
         attempt: &Attempt,
         outcome: &mut ApplyOutcome,
     ) -> Result<(), MemberError> {
-        let mut before = self.hold_inventory(job.owner, attempt).await?;
+        let before = self.hold_inventory(job.owner, attempt).await?;
+        let mut before = self.canonical(before, Some(job.desired), attempt).await?;
         outcome.inventory.clone_from(&before);
         outcome.inventory_was_empty = before.is_empty();
         let siblings = siblings_objects(job, &before).await;

@@ -41,12 +41,24 @@ impl Definition {
             kind: self.spec.names.kind,
         }
     }
+
+    /// The kind, and whether it is namespaced; a definition without a valid scope is refused by the member.
+    fn scope(self) -> Option<(GroupKind, bool)> {
+        let namespaced = match self.spec.scope.as_str() {
+            "Namespaced" => true,
+            "Cluster" => false,
+            _ => return None,
+        };
+        Some((self.kind(), namespaced))
+    }
 }
 
 #[derive(Deserialize)]
 struct DefinitionSpec {
     group: String,
     names: Names,
+    #[serde(default)]
+    scope: String,
 }
 
 #[derive(Deserialize)]
@@ -114,11 +126,18 @@ impl<'a> Definitions<'a> {
 
 /// Returns the definitions of a set with the kind that each defines.
 fn definitions(desired: &RenderedSet) -> impl Iterator<Item = (GroupKind, &RenderedObject)> {
+    parsed(desired).map(|(definition, object)| (definition.kind(), object))
+}
+
+fn parsed(desired: &RenderedSet) -> impl Iterator<Item = (Definition, &RenderedObject)> {
     let definitions = desired.objects.iter().filter(|object| is_definition(&object.key));
-    definitions.filter_map(|object| {
-        let definition: Definition = serde_json::from_slice(&object.body).ok()?;
-        Some((definition.kind(), object))
-    })
+    definitions.filter_map(|object| Some((serde_json::from_slice(&object.body).ok()?, object)))
+}
+
+/// Returns the kinds that the definitions of a set define, and whether each is namespaced.
+pub(super) fn defined_scopes(desired: &RenderedSet) -> BTreeMap<GroupKind, bool> {
+    let scopes = parsed(desired).filter_map(|(definition, _)| definition.scope());
+    scopes.collect()
 }
 
 /// Returns the kinds that the definitions of a set define.

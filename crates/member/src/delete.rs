@@ -119,7 +119,8 @@ impl Member {
         attempt: &Attempt,
         outcome: &mut DeleteOutcome,
     ) -> Result<(), MemberError> {
-        let mut inventory = self.hold_inventory(job.owner, attempt).await?;
+        let inventory = self.hold_inventory(job.owner, attempt).await?;
+        let mut inventory = self.canonical(inventory, None, attempt).await?;
         let entries = inventory.entries();
         let entries: Vec<InventoryEntry> = entries
             .filter(|entry| !job.siblings.contains(&entry.key))

@@ -6,6 +6,7 @@ use std::time::Duration;
 use starling_core::apply::RecreationObstacle;
 use starling_core::inventory::format::FormatError;
 use starling_core::object::ObjectId;
+use starling_core::scope::SameObject;
 use thiserror::Error;
 
 /// Any error that may travel between threads.
@@ -213,6 +214,9 @@ pub enum MemberError {
         /// The error in it.
         problem: &'static str,
     },
+    /// Two manifests of a render are one object. Nothing was sent.
+    #[error(transparent)]
+    SameObject(#[from] SameObject),
     /// The account to impersonate is not the name of a ServiceAccount.
     #[error("{name:?} of namespace {namespace:?} is not the name of a ServiceAccount")]
     Account {

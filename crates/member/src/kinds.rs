@@ -92,7 +92,11 @@ impl Member {
     }
 
     /// Fetches the kinds of a group-version, unless this attempt has already done so.
-    async fn fetch_kinds(&self, group_version: &str, attempt: &Attempt) -> Result<(), MemberError> {
+    pub(super) async fn fetch_kinds(
+        &self,
+        group_version: &str,
+        attempt: &Attempt,
+    ) -> Result<(), MemberError> {
         #[derive(Deserialize)]
         struct ResourceList {
             resources: Vec<Item>,
@@ -198,5 +202,41 @@ mod tests {
                 row.kind
             );
         }
+    }
+
+    /// A render clears the namespaces of these kinds, without a member: a kind that is missing here costs discovery,
+    /// and one too many would send objects of a namespaced kind to a wrong path.
+    #[tokio::test]
+    async fn the_cluster_scoped_kinds_are_those_of_an_api_server() {
+        let planes = ControlPlanes::start(&Assets::find().unwrap(), &["scopes"], Options::default())
+            .await
+            .unwrap();
+        let config = MemberConfig::from_kubeconfig(&planes.get("scopes").unwrap().kubeconfig_yaml()).unwrap();
+        let member = Member::connect(config, MemberLimits::default()).unwrap();
+        let attempt = Attempt::until(Instant::now() + Duration::from_secs(30));
+        let mut versions: Vec<String> = vec!["v1".into()];
+        versions.extend(
+            member
+                .fetch_groups(&attempt)
+                .await
+                .unwrap()
+                .into_values()
+                .flatten(),
+        );
+        // Reviews and bindings are requests: nothing of them is stored.
+        let stored =
+            |kind: &str| !kind.ends_with("Review") && !["Binding", "ComponentStatus"].contains(&kind);
+        let mut compared = 0;
+        for version in &versions {
+            member.fetch_kinds(version, &attempt).await.unwrap();
+            for (kind, namespaced) in member.kinds().scopes(version) {
+                if stored(&kind) {
+                    let expected = starling_core::scope::is_cluster_scoped(group_of(version), &kind);
+                    assert_eq!(!namespaced, expected, "{kind} in {version}");
+                    compared += 1;
+                }
+            }
+        }
+        assert!(compared > 50, "{compared}");
     }
 }

@@ -41,6 +41,7 @@ mod prune;
 mod recreate;
 mod relinquish;
 mod resource;
+mod scope;
 mod secret;
 mod siblings;
 mod status;

@@ -17,7 +17,10 @@ pub(super) fn object(resource: &Resource, key: &ObjectId) -> Result<String, Memb
         (true, "") => Some("it needs a namespace: set metadata.namespace or targetNamespace"),
         (true, "." | "..") => Some("its namespace is not a name"),
         (false, namespace) if !namespace.is_empty() => {
-            Some("it has metadata.namespace, but its kind is cluster-scoped")
+            // Only if the scope was not known when the attempt began: see `scope`.
+            Some(
+                "its kind turned out to be cluster-scoped, so metadata.namespace has no effect; retried without it",
+            )
         }
         _ if matches!(key.name.as_str(), "" | "." | "..") => Some("its name is not a name"),
         _ => None,
@@ -178,7 +181,8 @@ mod tests {
                 false,
                 "shop",
                 "web",
-                "K shop/web: it has metadata.namespace, but its kind is cluster-scoped",
+                "K shop/web: its kind turned out to be cluster-scoped, so metadata.namespace has no effect; \
+                 retried without it",
             ),
             (true, "shop", "", "K shop/: its name is not a name"),
             (true, "shop", "..", "K shop/..: its name is not a name"),

@@ -109,7 +109,15 @@ impl Member {
 
     async fn run_preview(&self, job: PreviewJob<'_>, preview: &mut Preview) -> Result<(), MemberError> {
         let attempt = Attempt::until(job.deadline);
+        let scoped = self.scoped_within(job.desired, &attempt).await?;
+        let job = PreviewJob {
+            desired: scoped.as_ref().unwrap_or(job.desired),
+            ..job
+        };
         let mut stored = self.read_stored(job.owner, &attempt).await?;
+        stored.inventory = self
+            .canonical(stored.inventory, Some(job.desired), &attempt)
+            .await?;
         let siblings = job.siblings.objects().await;
         let pending = self
             .left_behind(

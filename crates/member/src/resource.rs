@@ -48,6 +48,19 @@ impl Kinds {
         found.insert(group_version.to_owned(), Arc::new(served));
     }
 
+    /// Returns the kinds of a group-version, and whether each is namespaced.
+    #[cfg(test)]
+    pub(super) fn scopes(&self, group_version: &str) -> Vec<(String, bool)> {
+        let found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        let served = found
+            .get(group_version)
+            .into_iter()
+            .flat_map(|served| served.iter());
+        served
+            .map(|(kind, (_, namespaced))| (kind.clone(), *namespaced))
+            .collect()
+    }
+
     /// Drops the cached kinds of a group-version that the member no longer serves as before.
     pub(super) fn forget(&self, group_version: &str) {
         self.found

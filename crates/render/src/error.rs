@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use starling_core::object::ObjectId;
+use starling_core::scope::SameObject;
 
 use super::yaml::YamlError;
 
@@ -87,6 +88,9 @@ pub enum RenderError {
         /// The object.
         key: ObjectId,
     },
+    /// Two manifests that are one object, since its kind is cluster-scoped.
+    #[error(transparent)]
+    SameObject(SameObject),
     /// An object that Starling itself keeps on a cluster.
     #[error("{key} is an object of Starling itself and cannot be applied from git; rename it")]
     OfStarling {

@@ -8,6 +8,7 @@ use starling_api::{DISABLED, ENABLED, FORCE, OWNER_LABEL, RECONCILE};
 use starling_core::controlled_label::LabelRules;
 use starling_core::ids::OwnerLabel;
 use starling_core::object::{Directives, ObjectId, Phase, RenderedObject, RenderedSet, set_digest};
+use starling_core::scope::{self, SameObject};
 use starling_core::secret_values::SecretValues;
 
 use super::manifest::{self, Identity, MissingField};
@@ -46,19 +47,21 @@ pub fn finish_within(
 ) -> Result<RenderedSet, RenderError> {
     let mut remaining = SUBSTITUTED_BYTES;
     let mut objects = Vec::with_capacity(manifests.objects.len());
-    let (mut secrets, mut keys) = (Vec::new(), BTreeSet::new());
+    let (mut secrets, mut keys, mut written) = (Vec::new(), BTreeSet::new(), Vec::new());
     for (index, object) in manifests.objects.iter().enumerate() {
         let mut object = object.clone();
         substitute(&mut object, values, &mut remaining).map_err(|_| RenderError::TooLarge {
             what: "the substituted text in bytes",
             limit: SUBSTITUTED_BYTES,
         })?;
-        let identity =
+        let mut identity =
             manifest::identity(&object).map_err(|MissingField(missing)| RenderError::Incomplete {
                 origin: "after substitution".to_owned(),
                 document: index + 1,
                 missing,
             })?;
+        written.push(identity.key.clone());
+        clear_namespace(&mut object, &mut identity.key);
         if identity.key.is_of_starling() {
             return Err(RenderError::OfStarling { key: identity.key });
         }
@@ -72,7 +75,8 @@ pub fn finish_within(
         rendered.directives.secret = has_opened;
         objects.push(rendered);
     }
-    manifest::unique(objects.iter().map(|object| &object.key))?;
+    let keys_as_written = objects.iter().map(|object| &object.key).zip(&written);
+    scope::unique(keys_as_written).map_err(duplicate)?;
     objects.sort_by_key(|object| Phase::of(&object.key));
     Ok(RenderedSet {
         digest: set_digest(&objects),
@@ -91,6 +95,26 @@ pub fn finish(
     owner: &OwnerLabel,
 ) -> Result<RenderedSet, RenderError> {
     finish_within(&LabelRules::default(), manifests, values, owner)
+}
+
+/// Clears the namespace of an object whose kind Kubernetes defines as cluster-scoped, as a kube-apiserver does. Those of
+/// custom resources are cleared when the scope of their kind is known, for a member.
+fn clear_namespace(object: &mut Value, key: &mut ObjectId) {
+    if key.namespace.is_empty() || !scope::is_cluster_scoped(&key.group, &key.kind) {
+        return;
+    }
+    key.namespace.clear();
+    if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+        metadata.remove("namespace");
+    }
+}
+
+fn duplicate(same: SameObject) -> RenderError {
+    if same.first == same.second {
+        RenderError::Duplicate { key: same.first }
+    } else {
+        RenderError::SameObject(same)
+    }
 }
 
 /// Returns whether a value of an object was encrypted, or contains one that was.
@@ -391,6 +415,34 @@ mod tests {
             body(&set.objects[0])["metadata"]["labels"],
             json!({"starling.dev/owner": "mine", "app": "x"})
         );
+    }
+
+    #[test]
+    fn a_cluster_scoped_kind_of_kubernetes_has_no_namespace() {
+        let role = |namespace, name| object(RBAC, "ClusterRole", namespace, name);
+        let finish = |objects| finish(&manifests(objects), &BTreeMap::new(), &OwnerLabel::new("o"));
+        let with = finish(vec![
+            role("shop", "r"),
+            object("x.io/v1", "ClusterRole", "shop", "r"),
+        ])
+        .expect("set");
+        let keys: Vec<String> = with.objects.iter().map(|object| object.key.to_string()).collect();
+        assert_eq!(keys, ["ClusterRole r", "ClusterRole shop/r"]);
+        assert!(body(&with.objects[0])["metadata"].get("namespace").is_none());
+        let mut without = role("", "r");
+        if let Some(metadata) = without["metadata"].as_object_mut() {
+            metadata.remove("namespace");
+        }
+        let without = finish(vec![without]).expect("set");
+        assert_eq!(with.objects[0].digest, without.objects[0].digest);
+        let error = finish(vec![role("a", "r"), role("b", "r")]).expect_err("one object");
+        let text = error.to_string();
+        assert!(
+            text.contains("ClusterRole a/r and ClusterRole b/r") && text.contains("metadata.namespace"),
+            "{text}"
+        );
+        let error = finish(vec![role("a", "r"), role("a", "r")]).expect_err("twice");
+        assert!(matches!(error, RenderError::Duplicate { .. }), "{error}");
     }
 
     #[test]

@@ -21,6 +21,7 @@ use starling_core::ids::{OwnerLabel, ReleaseDigest};
 use starling_core::object::{GroupKind, ObjectId};
 use starling_core::plural::counted;
 use starling_core::preview::{ClusterPreview, ObjectChange};
+use starling_core::scope::aliases;
 use starling_core::target::{self, Owner};
 use tokio::time::Instant;
 
@@ -213,7 +214,7 @@ impl DryRun<'_> {
         };
         let others: Vec<&Part<'_>> = parts.iter().filter(|other| other.entry.name != name).collect();
         let objects = others.iter().flat_map(|other| &other.rendered.set.objects);
-        let siblings = Others(objects.map(|object| object.key.clone()).collect());
+        let siblings = Others(objects.flat_map(|object| aliases(&object.key)).collect());
         for object in &part.rendered.set.objects {
             if siblings.0.contains(&object.key) {
                 preview.fail(

@@ -74,15 +74,30 @@ pub(crate) async fn real(controllers: bool) -> (ControlPlanes, Client) {
 /// An embedded server without workload controllers, which the real controller manager of these tests does not run
 /// either.
 pub(crate) async fn embedded(controllers: Controllers) -> (Server, Listening) {
-    let options = Options {
+    let server = Server::start(options(controllers)).unwrap();
+    let listening = server.listen(([127, 0, 0, 1], 0).into()).await.unwrap();
+    (server, listening)
+}
+
+/// The options of an embedded server.
+pub(crate) fn options(controllers: Controllers) -> Options {
+    Options {
         health: Health::Unattended,
         controllers,
         authorization: AuthorizationMode::Rbac,
         ..Options::default()
-    };
-    let server = Server::start(options).unwrap();
-    let listening = server.listen(([127, 0, 0, 1], 0).into()).await.unwrap();
-    (server, listening)
+    }
+}
+
+/// Sends a step to both servers; returns the differences of their responses.
+pub(crate) async fn run(
+    step: &Step,
+    wanted: &mut Side,
+    found: &mut Side,
+    normal: &mut normal::Pair,
+) -> Vec<String> {
+    let (wanted, found) = tokio::join!(wanted.response(step), found.response(step));
+    differences(step, &wanted, &found, normal)
 }
 
 /// Returns the scripts of a folder below `cases`, by name.
@@ -117,8 +132,7 @@ async fn compare(
         let mut found = Side::new(&client(&cluster.kubeconfig()).await, controllers);
         let mut normal = normal::Pair::default();
         for step in script::read(text) {
-            let (wanted, found) = tokio::join!(wanted.response(&step), found.response(&step));
-            let differences = differences(&step, &wanted, &found, &mut normal);
+            let differences = run(&step, &mut wanted, &mut found, &mut normal).await;
             steps_done += 1;
             if !differences.is_empty() {
                 failures.push(format!(

@@ -26,6 +26,9 @@ const PATHS: &str = include_str!("paths.txt");
 
 /// The paths that are read in every form that a client may accept.
 const READ: &str = "
+    /healthz
+    /readyz/ping
+    /openapi/v3
     /api/v1/namespaces/kube-system
     /api/v1/namespaces/nothing
     /api/v1/namespaces?

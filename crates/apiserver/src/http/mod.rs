@@ -5,6 +5,7 @@ mod body;
 mod content;
 mod discovery;
 mod encode;
+mod health;
 mod identity;
 mod negotiate;
 mod options;

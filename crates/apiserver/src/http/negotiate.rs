@@ -83,6 +83,16 @@ impl<'a> Form<'a> {
 }
 
 impl Accept {
+    /// What a client accepts that says nothing about it.
+    pub(crate) fn anything() -> Self {
+        Self {
+            shape: Shape::Whole,
+            aggregated: false,
+            openapi_protobuf: false,
+            protobuf: None,
+        }
+    }
+
     /// Reads the header.
     ///
     /// # Errors
@@ -95,12 +105,7 @@ impl Accept {
             .collect::<Vec<_>>()
             .join(",");
         if text.trim().is_empty() {
-            return Ok(Self {
-                shape: Shape::Whole,
-                aggregated: false,
-                openapi_protobuf: false,
-                protobuf: None,
-            });
+            return Ok(Self::anything());
         }
         let mut protobuf = None;
         for form in text.split(',').map(Form::read) {

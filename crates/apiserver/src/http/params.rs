@@ -35,7 +35,8 @@ impl Params {
         self.get(name).unwrap_or_default()
     }
 
-    fn all(&self, name: &str) -> Vec<&str> {
+    /// Returns the values of a parameter that may stand several times.
+    pub(super) fn all(&self, name: &str) -> Vec<&str> {
         self.0
             .iter()
             .filter(|(other, _)| other == name)

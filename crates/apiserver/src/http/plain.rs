@@ -4,6 +4,7 @@ use hyper::{Method, Response};
 use serde_json::json;
 
 use super::body::Body;
+use super::health;
 use super::request::Call;
 use super::response::{json, text};
 use super::route::Route;
@@ -37,10 +38,8 @@ pub(super) fn answer(call: &Call) -> Result<Response<Body>, Status> {
             .to_string()
             .into_bytes(),
         )),
-        [check] if call.params.get("verbose").is_some() => {
-            Ok(text(200, &format!("[+]ping ok\n{check} check passed\n")))
-        }
-        [_] | [_, "ping"] => Ok(text(200, "ok")),
-        _ => Err(Status::no_such_path()),
+        [path, check @ ..] => health::answer(path, check, &call.params)
+            .map(|answer| text(200, &answer))
+            .ok_or_else(Status::no_such_path),
     }
 }

@@ -6,6 +6,7 @@ use hyper::header::{IF_NONE_MATCH, USER_AGENT};
 use hyper::{Method, Request};
 use jiff::Timestamp;
 
+use super::health;
 use super::negotiate::Accept;
 use super::params::Params;
 use super::route::Route;
@@ -50,6 +51,10 @@ impl Call {
         let route = Route::read(path).ok_or_else(Status::no_such_path)?;
         let is_openapi_v2 = matches!(&route, Route::Discovery(steps) if **steps == ["openapi", "v2"]);
         let verb = verb(request.method(), &route, &params);
+        let accept = match Accept::read(headers, is_openapi_v2) {
+            Err(_) if has_one_form(&route) => Accept::anything(),
+            accept => accept?,
+        };
         let manager = match params.text("fieldManager") {
             "" => manager_of_user_agent(
                 headers
@@ -67,7 +72,7 @@ impl Call {
                 .get(IF_NONE_MATCH)
                 .and_then(|value| value.to_str().ok())
                 .map(str::to_owned),
-            accept: Accept::read(headers, is_openapi_v2)?,
+            accept,
             method: request.method().clone(),
             route,
             verb,
@@ -76,6 +81,15 @@ impl Call {
             manager,
             now,
         })
+    }
+}
+
+/// Reports whether the handler of a path looks at no `Accept`, as in Kubernetes: it has one form.
+fn has_one_form(route: &Route) -> bool {
+    match route {
+        Route::Plain(steps) => steps.first().is_none_or(|first| health::is_check(first)),
+        Route::Discovery(steps) => **steps == ["openapi", "v3"],
+        _ => false,
     }
 }
 

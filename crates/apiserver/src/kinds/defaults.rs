@@ -9,6 +9,7 @@ use std::sync::LazyLock;
 use serde_json::{Map, Value, json};
 
 use super::codec::{GoType, StructName};
+use super::pod_resources;
 
 type Fields = Map<String, Value>;
 
@@ -69,6 +70,7 @@ fn of_kind(kind: &str, object: &mut Value) {
                 spec["enableServiceLinks"] = json!(true);
             }
             requests_from_limits(spec);
+            pod_resources::set_defaults(spec);
         }
         "HorizontalPodAutoscaler"
             if object["apiVersion"] == "autoscaling/v2" && is_empty(object, "metrics") =>

@@ -11,6 +11,7 @@ mod convert;
 pub mod custom;
 mod custom_version;
 pub mod defaults;
+mod pod_resources;
 pub(crate) mod prepare;
 pub mod protobuf;
 pub mod quantity;

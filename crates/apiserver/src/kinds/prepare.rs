@@ -5,6 +5,7 @@ use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
 use super::defaults::{self, TEMPLATE_GENERATION};
+use super::pod_resources;
 use super::resource::{Form, Resource, Version};
 use super::services::{self, Addresses};
 use super::withheld;
@@ -35,7 +36,7 @@ pub(crate) fn prepare_create(
         ("", "Namespace") => finalize_namespace(&mut object["spec"]),
         ("", "Service") => services::allocate(addresses, object, None),
         ("", "Pod") => {
-            object["status"]["qosClass"] = json!(qos_class(&object["spec"]));
+            object["status"]["qosClass"] = json!(pod_resources::qos_class(&object["spec"]));
             admit_pod(&mut object["spec"]);
             gate_scheduling(object);
         }
@@ -49,7 +50,8 @@ pub(crate) fn prepare_create(
         ("storage.k8s.io", "VolumeAttributesClass") => protect(object, "kubernetes.io/vac-protection"),
         ("apps", "DaemonSet") => set_template_generation(object, 1),
         ("batch", "Job") => job_selector(object),
-        ("rbac.authorization.k8s.io", "Role" | "ClusterRole") => normalize_rules(object),
+        ("rbac.authorization.k8s.io", "Role" | "ClusterRole") => null_if_empty(object, &["rules"]),
+        ("discovery.k8s.io", "EndpointSlice") => null_if_empty(object, &["endpoints", "ports"]),
         ("apiextensions.k8s.io", "CustomResourceDefinition") => prepare_definition(version, object, None),
         _ => {}
     }
@@ -218,7 +220,8 @@ fn of_kind(resource: &Resource, version: &Version, addresses: &mut Addresses, ne
         ("", "Service") => services::allocate(addresses, new, Some(old)),
         ("", "ServiceAccount") => name_secrets(new),
         ("certificates.k8s.io", "CertificateSigningRequest") => copy_field(new, old, "spec"),
-        ("rbac.authorization.k8s.io", "Role" | "ClusterRole") => normalize_rules(new),
+        ("rbac.authorization.k8s.io", "Role" | "ClusterRole") => null_if_empty(new, &["rules"]),
+        ("discovery.k8s.io", "EndpointSlice") => null_if_empty(new, &["endpoints", "ports"]),
         ("apiextensions.k8s.io", "CustomResourceDefinition") => prepare_definition(version, new, Some(old)),
         ("apps", "DaemonSet") => {
             let before = template_generation(old);
@@ -344,38 +347,12 @@ fn admit_pod(spec: &mut Value) {
     spec["tolerations"] = Value::Array(tolerations);
 }
 
-/// Returns the QoS class of a Pod.
-fn qos_class(spec: &Value) -> &'static str {
-    let containers = || {
-        ["initContainers", "containers"]
-            .iter()
-            .flat_map(|list| spec[*list].as_array().into_iter().flatten())
-    };
-    let amount = |container: &Value, what: &str, name: &str| container["resources"][what][name].clone();
-    let nothing = containers().all(|container| {
-        ["cpu", "memory"].iter().all(|name| {
-            amount(container, "limits", name).is_null() && amount(container, "requests", name).is_null()
-        })
-    });
-    let guaranteed = containers().all(|container| {
-        ["cpu", "memory"].iter().all(|name| {
-            let limit = amount(container, "limits", name);
-            !limit.is_null() && limit == amount(container, "requests", name)
-        })
-    });
-    if nothing {
-        "BestEffort"
-    } else if guaranteed {
-        "Guaranteed"
-    } else {
-        "Burstable"
-    }
-}
-
-/// Sets empty rules to null, as Kubernetes returns them once they are stored.
-fn normalize_rules(object: &mut Value) {
-    if object["rules"].as_array().is_some_and(Vec::is_empty) {
-        object["rules"] = Value::Null;
+/// Sets empty lists to null, as Kubernetes returns them once they are stored: protobuf has no empty lists.
+fn null_if_empty(object: &mut Value, lists: &[&str]) {
+    for list in lists {
+        if object[*list].as_array().is_some_and(Vec::is_empty) {
+            object[*list] = Value::Null;
+        }
     }
 }
 

@@ -1,5 +1,7 @@
 //! Quantities such as `100m` and `1Gi`, and their canonical form.
 
+use std::cmp::Ordering;
+
 /// The binary units: suffix and power of two.
 const BINARY: [(&str, u32); 6] = [
     ("Ki", 10),
@@ -60,6 +62,49 @@ pub fn canonical(text: &str) -> Option<String> {
     Some(format!("{sign}{mantissa}{unit}"))
 }
 
+/// Compares two quantities; `None` if one is invalid.
+pub fn compare(one: &str, other: &str) -> Option<Ordering> {
+    Some(billionths(one)?.cmp(&billionths(other)?))
+}
+
+/// Returns the sum of two quantities, with units of the kind of the first, or of the second if the first is zero;
+/// `None` if one is invalid.
+pub fn sum(one: &str, other: &str) -> Option<String> {
+    let (first, second) = (billionths(one)?, billionths(other)?);
+    let total = first.checked_add(second)?;
+    let sign = if total < 0 { "-" } else { "" };
+    let total = i128::try_from(total.unsigned_abs()).ok()?;
+    let format = if first == 0 { other } else { one };
+    let text = if format.ends_with('i') {
+        binary(total, 9, 0)?
+    } else {
+        let (mantissa, exponent) = in_thousands(total, -9)?;
+        let (unit, _) = DECIMAL.iter().find(|(_, power)| *power == exponent)?;
+        format!("{mantissa}{unit}")
+    };
+    Some(format!("{sign}{text}"))
+}
+
+/// Returns the value of a quantity in billionths, the smallest unit.
+fn billionths(text: &str) -> Option<i128> {
+    let canonical = canonical(text)?;
+    let end = canonical
+        .find(|char: char| !char.is_ascii_digit() && char != '-')
+        .unwrap_or(canonical.len());
+    let (number, suffix) = canonical.split_at(end);
+    let number: i128 = number.parse().ok()?;
+    if let Some((_, bits)) = BINARY.iter().find(|(unit, _)| *unit == suffix) {
+        return number
+            .checked_mul(1_i128.checked_shl(*bits)?)?
+            .checked_mul(1_000_000_000);
+    }
+    let exponent = match DECIMAL.iter().find(|(unit, _)| *unit == suffix) {
+        Some((_, exponent)) => *exponent,
+        None => suffix.strip_prefix('e')?.parse().ok()?,
+    };
+    number.checked_mul(10_i128.checked_pow(u32::try_from(exponent.checked_add(9)?).ok()?)?)
+}
+
 /// Returns the largest decimal unit in which the number is whole. Fractions of a billionth are rounded up.
 fn in_thousands(mut mantissa: i128, mut exponent: i32) -> Option<(i128, i32)> {
     if mantissa == 0 {
@@ -105,6 +150,28 @@ fn binary(mantissa: i128, places: i32, bits: u32) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn quantities_are_added_and_compared() {
+        for (one, other, expected) in [
+            ("100m", "200m", "300m"),
+            ("1", "500m", "1500m"),
+            ("512Mi", "512Mi", "1Gi"),
+            ("1Gi", "1k", "1073742824"),
+            ("0", "1Gi", "1Gi"),
+            ("1M", "1Mi", "2048576"),
+            ("-1", "3", "2"),
+            ("1", "-3", "-2"),
+            ("1e3", "1", "1001"),
+        ] {
+            assert_eq!(sum(one, other).as_deref(), Some(expected), "{one} {other}");
+        }
+        assert_eq!(sum("x", "1"), None);
+        assert_eq!(compare("1024Mi", "1Gi"), Some(Ordering::Equal));
+        assert_eq!(compare("1000m", "1"), Some(Ordering::Equal));
+        assert_eq!(compare("1G", "1Gi"), Some(Ordering::Less));
+        assert_eq!(compare("", "1"), None);
+    }
 
     #[test]
     fn quantities_have_a_canonical_form() {

@@ -238,6 +238,8 @@ fn version(rows: &[Row], row: &Row) -> Option<Version> {
     // The requests of the object own no field of the status, even where they may set it.
     let fields = match (has_status, &*row.kind) {
         (true, "CertificateSigningRequest") => manager.clone().resetting(reset(&[&["spec"], &["status"]])),
+        // Kubernetes names the fields of its beta version only.
+        (true, "ServiceCIDR") => manager.clone(),
         (true, _) => manager.clone().resetting(reset(&[&["status"]])),
         (false, _) => manager.clone(),
     };

@@ -103,12 +103,13 @@ impl Strategy {
                     | "APIService"
             ),
             orphans: matches!(kind, "Job" | "ReplicationController"),
-            // A kubelet registers its Node with its status.
-            status_is_reset: kind != "Node",
+            // A kubelet registers its Node with its status; and Kubernetes keeps that of a new ServiceCIDR.
+            status_is_reset: !matches!(kind, "Node" | "ServiceCIDR"),
             status_keeps: match (group, kind) {
                 ("apps", "Deployment") => &["labels"],
                 ("", "Pod")
                 | ("storage.k8s.io", "VolumeAttachment")
+                | ("networking.k8s.io", "ServiceCIDR")
                 | ("admissionregistration.k8s.io", "ValidatingAdmissionPolicy")
                 | ("flowcontrol.apiserver.k8s.io", "FlowSchema" | "PriorityLevelConfiguration") => {
                     &["labels", "annotations", "finalizers", "ownerReferences"]

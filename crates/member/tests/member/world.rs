@@ -209,9 +209,10 @@ impl World {
             objects,
             secrets: Default::default(),
         });
+        let scoped = self.member.scoped(&desired, soon()).await.unwrap();
         let job = ApplyJob {
             owner: &self.owner,
-            desired: &desired,
+            desired: scoped.as_ref().unwrap_or(&desired),
             records: &self.records,
             drifted: &self.drifted,
             kept: &self.kept,

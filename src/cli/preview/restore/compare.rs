@@ -20,6 +20,7 @@ use starling_core::object::ObjectId;
 use starling_core::preview::{ClusterPreview, ObjectChange, PreviewChange};
 use starling_core::restore::{KnownWrites, WriteNumber};
 use starling_core::revision::Revision;
+use starling_core::scope::aliases;
 use starling_core::target::{self, Owner};
 use starling_member::{Member, MemberError, OtherOwner, PreviewJob, Siblings};
 use tokio::time::Instant;
@@ -357,7 +358,7 @@ impl Comparison<'_> {
         };
         let others = || parts.iter().filter(|other| other.owner != *owner);
         let objects = others().flat_map(|other| &other.rendered.set.objects);
-        let siblings = OtherSyncs(objects.map(|object| object.key.clone()).collect());
+        let siblings = OtherSyncs(objects.flat_map(|object| aliases(&object.key)).collect());
         let owners = others().map(|other| other.owner.clone()).collect();
         let found = member
             .preview(PreviewJob {

@@ -224,6 +224,7 @@ fn reason(error: &MemberError) -> &'static str {
         | MemberError::TooLarge { .. }
         | MemberError::UnknownKind { .. }
         | MemberError::Address { .. }
+        | MemberError::SameObject(_)
         | MemberError::Immutable { .. }
         | MemberError::NotGone { .. }
         | MemberError::Terminating { .. }

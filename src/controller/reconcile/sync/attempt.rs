@@ -14,7 +14,7 @@ use starling_core::apply::{
     OwnAttempt, PendingObjects, PruneBlocker, Record, Recorded, all_unconfirmed, unconfirmed_records,
 };
 use starling_core::deletion_subject::DeletionCause;
-use starling_core::object::ObjectId;
+use starling_core::object::{ObjectId, RenderedSet};
 use starling_core::progress::has_applied;
 use starling_core::step::Wanted;
 
@@ -226,21 +226,18 @@ async fn attempt(
             return Ok(failed(context, sync, wanted, cause).into());
         }
     };
+    let scoped = match scoped(context, &member, sync, wanted, &rendered.set).await {
+        Ok(scoped) => scoped,
+        Err(outcome) => return Ok(outcome.into()),
+    };
+    let desired = scoped.as_ref().unwrap_or(&rendered.set);
     let drifted = match drifted {
         Some(drifted) => drifted,
         None => drift::returned(&member, observed, &records).await,
     };
-    let ownership = ownership(
-        context,
-        observed,
-        &wanted.revision,
-        &rendered.set,
-        &records,
-        &drifted,
-    )
-    .await;
+    let ownership = ownership(context, observed, &wanted.revision, desired, &records, &drifted).await;
     let drifted = &drifted | &ownership.handed_over;
-    let unconfirmed = unconfirmed_records(&rendered.set, &records, &drifted);
+    let unconfirmed = unconfirmed_records(desired, &records, &drifted);
     // A grant is of one target. It would allow the same deletions after another target brought the objects back.
     budgets::end_grant(context, observed, |grant| grant.target != wanted.target).await?;
     let begun = begin(context, sync, wanted, &unconfirmed, has_stale).await?;
@@ -249,7 +246,7 @@ async fn attempt(
     let granted = budgets::granted(observed, &wanted.target);
     let job = ApplyJob {
         owner: &observed.owner,
-        desired: &rendered.set,
+        desired,
         records: &records,
         drifted: &drifted,
         kept: &ownership.kept,
@@ -294,7 +291,7 @@ async fn attempt(
         None => evaluate(context, sync, wanted, &responses, &rendered.notes),
     };
     if matches!(outcome, Outcome::Applied(_)) {
-        health::applied(context, sync, wanted, &rendered.set, &records, &responses);
+        health::applied(context, sync, wanted, desired, &records, &responses);
     }
     finish(context, sync, wanted, begun, &outcome, &responses).await;
     Ok(Done {
@@ -306,6 +303,24 @@ async fn attempt(
         attempted_at: Some(begun.at),
         pending: responses.interrupted.is_none().then(|| pending(&responses)),
     })
+}
+
+/// Returns the render with the IDs that its objects have on the member; `None` if it has them already.
+async fn scoped(
+    context: SyncContext<'_>,
+    member: &Member,
+    sync: &ValidSync<'_>,
+    wanted: &Wanted,
+    rendered: &RenderedSet,
+) -> Result<Option<RenderedSet>, Outcome> {
+    let observed = sync.observed;
+    let recorder = ResponseRecorder::begin(member);
+    let scoped = member.scoped(rendered, observed.deadline()).await;
+    recorder.end(context, &observed.cluster_key(), scoped.as_ref().err());
+    match scoped {
+        Ok(scoped) => Ok(scoped),
+        Err(error) => Err(interrupted(context, member, sync, wanted, &error).await),
+    }
 }
 
 /// Returns the objects that an attempt left to delete, for status.

@@ -38,7 +38,7 @@ pub(super) fn reason(error: &MemberError) -> &'static str {
         MemberError::OwnedByOther { .. } => "OwnedByOther",
         MemberError::InUse { .. } => "InUse",
         MemberError::UnknownKind { .. } | MemberError::NotServed { .. } => "UnknownKind",
-        MemberError::Address { .. } => "InvalidObject",
+        MemberError::Address { .. } | MemberError::SameObject(_) => "InvalidObject",
         MemberError::Account { .. } => "InvalidParameters",
         MemberError::Inventory { .. } => "InventoryUnreadable",
         MemberError::SetBack { .. } => conditions::RESTORE_DETECTED,

@@ -97,6 +97,7 @@ fn is_permanent(error: &RenderError) -> bool {
             | RenderError::Yaml { .. }
             | RenderError::Incomplete { .. }
             | RenderError::Duplicate { .. }
+            | RenderError::SameObject(_)
             | RenderError::OfStarling { .. }
             | RenderError::ControlledLabel { .. }
             | RenderError::NotAMapping { .. }

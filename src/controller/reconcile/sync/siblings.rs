@@ -31,6 +31,7 @@ use starling_core::expand::{self, ClusterFacts, ParameterError};
 use starling_core::ignore::IgnoreRules;
 use starling_core::object::ObjectId;
 use starling_core::release::rolled_revision;
+use starling_core::scope::aliases;
 use starling_core::target::{self, Owner};
 
 use super::observe::{SyncSnapshot, is_unselected};
@@ -489,7 +490,7 @@ impl SiblingsOf<'_> {
         own.group_ref.is_none() && own.template.source_ref != sibling.template.source_ref
     }
 
-    /// Returns the objects that a sibling renders.
+    /// Returns the objects that a sibling renders, with every ID that they may have on the member.
     async fn keys(&self, sibling: &Sibling) -> Result<Vec<ObjectId>, SyncRenderError> {
         if sibling.spec.revision.is_empty() {
             return Ok(Vec::new());
@@ -509,7 +510,7 @@ impl SiblingsOf<'_> {
         };
         let rendered = Box::pin(render(self.context, &job)).await?;
         let objects = rendered.set.objects.iter();
-        Ok(objects.map(|object| object.key.clone()).collect())
+        Ok(objects.flat_map(|object| aliases(&object.key)).collect())
     }
 }
 
