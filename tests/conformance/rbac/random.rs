@@ -244,4 +244,5 @@ async fn both_servers_decide_alike_on_random_roles() {
     );
     assert!(granted > 0, "no write is allowed");
     assert_none(&failures, both.steps);
+    eprintln!("{} steps compared", both.steps);
 }
