@@ -16,16 +16,6 @@ pub enum Validation {
     Strict,
 }
 
-impl Write<'_> {
-    /// Returns who writes, for authorization.
-    pub(crate) fn who(&self) -> Who<'_> {
-        Who {
-            name: self.user,
-            groups: self.groups,
-        }
-    }
-}
-
 /// The options that all writes have in common.
 #[derive(Debug, Clone, Copy)]
 pub struct Write<'a> {
@@ -47,4 +37,14 @@ pub struct Write<'a> {
     pub now: Timestamp,
     /// The subresource that the request writes to, for the journal.
     pub subresource: &'a str,
+}
+
+impl Write<'_> {
+    /// Returns who writes, for authorization.
+    pub(crate) fn who(&self) -> Who<'_> {
+        Who {
+            name: self.user,
+            groups: self.groups,
+        }
+    }
 }

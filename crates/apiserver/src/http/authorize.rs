@@ -50,8 +50,8 @@ fn is_public(attributes: &Attributes) -> bool {
 
 /// Returns what a request asks for, whether or not there is such a path: the rules of Kubernetes' `RequestInfo`.
 ///
-/// What the server then does follows from [`super::route::Route`], which serves no path with an empty step or an escaped
-/// slash. So both read the same steps.
+/// What the server then does follows from [`super::route::Route`], which serves no path with an empty step or an
+/// escaped slash. So both read the same steps.
 pub(super) fn attributes(method: &Method, path: &str, params: &Params) -> Attributes {
     let decoded = decode(path);
     let steps: Vec<&str> = decoded.trim_matches('/').split('/').collect();

@@ -48,8 +48,8 @@ pub(super) fn of_request(
         .map_err(|_| Status::unauthorized())
 }
 
-/// Returns the user to whom a token belongs, and for which of the wanted audiences it is valid. No wanted audience means
-/// that of the API server.
+/// Returns the user to whom a token belongs, and for which of the wanted audiences it is valid. No wanted audience
+/// means that of the API server.
 ///
 /// # Errors
 /// Why the token is not valid, in the words of Kubernetes.

@@ -21,8 +21,8 @@ pub(super) enum Route {
 impl Route {
     /// Parses a path below that of the cluster; `None` for a path that no route can have.
     ///
-    /// As in Kubernetes, a path may end with a slash unless it is one of OpenAPI or of health; it has no empty step, and
-    /// here no escaped slash either.
+    /// As in Kubernetes, a path may end with a slash unless it is one of OpenAPI or of health; it has no empty step,
+    /// and here no escaped slash either.
     pub(super) fn read(path: &str) -> Option<Self> {
         let path = path.strip_prefix('/').unwrap_or(path);
         let (path, has_slash) = match path.strip_suffix('/') {
