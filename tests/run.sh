@@ -22,6 +22,7 @@ esac
 tests/controlplane/build.sh
 tests/sops/build.sh
 tests/typed/build.sh
+tests/kustomizations/build.sh
 # Most suites run the program. Build it first, so that its compile errors appear here and not in each suite.
 cargo build --locked --bin starling
 # Tests that fail within seconds run first. The suites that start servers run last, one at a time.

@@ -16,19 +16,20 @@ use ignore::gitignore::{Gitignore, GitignoreBuilder};
 
 use super::access::RepoAccess;
 use super::error::{GitError, Refusal, printable};
+use super::files::TreeFile;
 use super::interrupt::Interrupt;
 use super::limits::{ExportLimits, MAX_DIRECTORY_BYTES};
 use super::links::{Layout, Node};
 use super::mirror::Mirror;
 
 /// The file with ignore rules in the root of a repository. The name is that of Flux.
-const IGNORE_FILE: &str = ".sourceignore";
+pub(super) const IGNORE_FILE: &str = ".sourceignore";
 
 /// Maximum bytes of ignore rules. They are compiled to one automaton, which is many times larger.
 const MAX_IGNORE_BYTES: u64 = 64 << 10;
 
 /// Maximum bytes of the target of a symbolic link: PATH_MAX of Linux without the final NUL.
-const MAX_LINK_BYTES: u64 = 4095;
+pub(super) const MAX_LINK_BYTES: u64 = 4095;
 
 /// The number of written and skipped entries of an export.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -66,30 +67,23 @@ pub(super) fn export(
     }
     let unreadable = |error: git2::Error| GitError::from_mirror(access, &error);
     let root = mirror.repo.find_commit(commit).map_err(unreadable)?.tree_id();
-    let odb = mirror.repo.odb().map_err(unreadable)?;
-    claim(destination).map_err(|error| match error.kind() {
-        io::ErrorKind::DirectoryNotEmpty | io::ErrorKind::NotADirectory | io::ErrorKind::AlreadyExists => {
-            GitError::refused(access, Refusal::Destination)
-        }
-        _ => GitError::disk(access, "the exported tree", error),
-    })?;
-    let mut export = Export {
-        mirror,
-        odb,
-        access,
-        destination,
-        limits,
-        interrupt,
-        rules: Gitignore::empty(),
-        layout: Layout::default(),
-        entries: 0,
-        stats: ExportStats::default(),
-    };
-    let outcome = export.run(root, ignore);
-    if outcome.is_err() {
-        clear(destination);
-    }
-    outcome.map(|()| export.stats)
+    let export = Export::new(mirror, access, destination, limits, interrupt)?;
+    export.run(|export| export.whole(root, ignore))
+}
+
+/// Writes these files of a tree into `destination`, as [`export`] writes all of them and within the same limits.
+///
+/// Links must lead to what is in the list.
+pub(super) fn write_files(
+    mirror: &Mirror<'_>,
+    access: &RepoAccess,
+    files: &[TreeFile],
+    destination: &Path,
+    limits: &ExportLimits,
+    interrupt: &Interrupt,
+) -> Result<ExportStats, GitError> {
+    let export = Export::new(mirror, access, destination, limits, interrupt)?;
+    export.run(|export| export.selected(files))
 }
 
 /// Creates the directory, or uses an empty one, and removes the access of other users.
@@ -143,8 +137,67 @@ struct Directory {
     depth: usize,
 }
 
-impl Export<'_> {
-    fn run(&mut self, root: Oid, ignore: Option<&str>) -> Result<(), GitError> {
+impl<'a> Export<'a> {
+    /// Prepares the destination.
+    fn new(
+        mirror: &'a Mirror<'a>,
+        access: &'a RepoAccess,
+        destination: &'a Path,
+        limits: &'a ExportLimits,
+        interrupt: &'a Interrupt,
+    ) -> Result<Self, GitError> {
+        let odb = mirror.repo.odb();
+        let odb = odb.map_err(|error| GitError::from_mirror(access, &error))?;
+        claim(destination).map_err(|error| match error.kind() {
+            io::ErrorKind::DirectoryNotEmpty
+            | io::ErrorKind::NotADirectory
+            | io::ErrorKind::AlreadyExists => GitError::refused(access, Refusal::Destination),
+            _ => GitError::disk(access, "the exported tree", error),
+        })?;
+        Ok(Self {
+            mirror,
+            odb,
+            access,
+            destination,
+            limits,
+            interrupt,
+            rules: Gitignore::empty(),
+            layout: Layout::default(),
+            entries: 0,
+            stats: ExportStats::default(),
+        })
+    }
+
+    /// Writes files, and removes them after an error.
+    fn run(mut self, write: impl FnOnce(&mut Self) -> Result<(), GitError>) -> Result<ExportStats, GitError> {
+        let outcome = write(&mut self).and_then(|()| self.write_links());
+        if outcome.is_err() {
+            clear(self.destination);
+        }
+        outcome.map(|()| self.stats)
+    }
+
+    /// Writes a list of files, which is ordered: a directory comes before what is in it.
+    fn selected(&mut self, files: &[TreeFile]) -> Result<(), GitError> {
+        for file in files {
+            self.count()?;
+            let path = file.path().to_path_buf();
+            self.check_name(&path)?;
+            match kind_of(file.mode()) {
+                Kind::Directory => self.create_directory(&path, path.iter().count())?,
+                Kind::File => self.write_file(file.id(), file.mode(), path)?,
+                Kind::Link => self.note_link(file.id(), &path)?,
+                Kind::Submodule | Kind::Unknown => {
+                    return Err(self.refused(Refusal::Kind {
+                        path: printable(&path),
+                    }));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn whole(&mut self, root: Oid, ignore: Option<&str>) -> Result<(), GitError> {
         self.rules = self.read_rules(root, ignore)?;
         let mut directories = vec![Directory {
             tree: root,
@@ -167,10 +220,9 @@ impl Export<'_> {
                 directories.extend(self.write_entry(&directory, &entry)?);
             }
         }
-        self.write_links()
+        Ok(())
     }
 
-    /// Reads the rules of the repository first, then those of the caller, which therefore take precedence.
     fn read_rules(&self, root: Oid, ignore: Option<&str>) -> Result<Gitignore, GitError> {
         self.check_size(root, ObjectType::Tree, Path::new(""), MAX_DIRECTORY_BYTES)?;
         let tree = self
@@ -181,44 +233,11 @@ impl Export<'_> {
         let file = tree
             .get_name(IGNORE_FILE)
             .filter(|entry| kind(entry) == Kind::File);
-        let mut builder = GitignoreBuilder::new("");
-        if let Some(entry) = file {
-            self.check_size(
-                entry.id(),
-                ObjectType::Blob,
-                Path::new(IGNORE_FILE),
-                MAX_IGNORE_BYTES,
-            )?;
-            let blob = self.read(entry.id())?;
-            self.add_rules(&mut builder, IGNORE_FILE, &String::from_utf8_lossy(&blob))?;
-        }
-        if let Some(text) = ignore {
-            self.add_rules(&mut builder, "spec.ignore", text)?;
-        }
-        builder
-            .build()
-            .map_err(|error| self.bad_rules(IGNORE_FILE, error.to_string()))
-    }
-
-    fn add_rules(
-        &self,
-        builder: &mut GitignoreBuilder,
-        place: &'static str,
-        text: &str,
-    ) -> Result<(), GitError> {
-        if text.len() as u64 > MAX_IGNORE_BYTES {
-            return Err(self.bad_rules(place, format!("more than {MAX_IGNORE_BYTES} bytes")));
-        }
-        for line in text.lines() {
-            builder
-                .add_line(None, line)
-                .map_err(|error| self.bad_rules(place, error.to_string()))?;
-        }
-        Ok(())
-    }
-
-    fn bad_rules(&self, place: &'static str, problem: String) -> GitError {
-        self.refused(Refusal::IgnoreRules { place, problem })
+        let text = match file {
+            Some(entry) => Some(read_rules(&self.odb, self.access, entry.id())?),
+            None => None,
+        };
+        rules(self.access, text.as_deref(), ignore)
     }
 
     /// Writes one entry; a directory is created and returned.
@@ -227,15 +246,7 @@ impl Export<'_> {
         parent: &Directory,
         entry: &TreeEntry<'_>,
     ) -> Result<Option<Directory>, GitError> {
-        if self.interrupt.stopped().is_some() {
-            return Err(GitError::timeout(self.access, self.interrupt.after()));
-        }
-        self.entries += 1;
-        if self.entries > self.limits.max_entries {
-            return Err(self.refused(Refusal::Entries {
-                limit: self.limits.max_entries,
-            }));
-        }
+        self.count()?;
         let name = OsStr::from_bytes(entry.name_bytes());
         let path = parent.path.join(name);
         if is_forbidden(name) {
@@ -250,7 +261,7 @@ impl Export<'_> {
         }
         match kind {
             Kind::Directory => return self.write_directory(parent, entry.id(), path).map(Some),
-            Kind::File => self.write_file(entry, path)?,
+            Kind::File => self.write_file(entry.id(), entry.filemode_raw(), path)?,
             Kind::Link => self.note_link(entry.id(), &path)?,
             Kind::Submodule => {
                 if self.stats.submodules == 0 {
@@ -274,33 +285,57 @@ impl Export<'_> {
         path: PathBuf,
     ) -> Result<Directory, GitError> {
         let depth = parent.depth + 1;
-        if depth > self.limits.max_depth {
-            return Err(self.refused(Refusal::Depth {
-                path: printable(&path),
-                limit: self.limits.max_depth,
-            }));
-        }
-        self.note(&path, Node::Directory)?;
-        let created = DirBuilder::new().mode(0o700).create(self.destination.join(&path));
-        created.map_err(|error| self.disk(error))?;
-        self.stats.directories += 1;
+        self.create_directory(&path, depth)?;
         Ok(Directory { tree, path, depth })
     }
 
-    fn write_file(&mut self, entry: &TreeEntry<'_>, path: PathBuf) -> Result<(), GitError> {
-        let size = self.check_size(entry.id(), ObjectType::Blob, &path, self.limits.max_file_bytes)?;
+    fn create_directory(&mut self, path: &Path, depth: usize) -> Result<(), GitError> {
+        if depth > self.limits.max_depth {
+            return Err(self.refused(Refusal::Depth {
+                path: printable(path),
+                limit: self.limits.max_depth,
+            }));
+        }
+        self.note(path, Node::Directory)?;
+        let created = DirBuilder::new().mode(0o700).create(self.destination.join(path));
+        created.map_err(|error| self.disk(error))?;
+        self.stats.directories += 1;
+        Ok(())
+    }
+
+    /// Counts one more entry, and checks the deadline.
+    fn count(&mut self) -> Result<(), GitError> {
+        if self.interrupt.stopped().is_some() {
+            return Err(GitError::timeout(self.access, self.interrupt.after()));
+        }
+        self.entries += 1;
+        if self.entries > self.limits.max_entries {
+            return Err(self.refused(Refusal::Entries {
+                limit: self.limits.max_entries,
+            }));
+        }
+        Ok(())
+    }
+
+    fn check_name(&self, path: &Path) -> Result<(), GitError> {
+        if path.file_name().is_none_or(is_forbidden) {
+            return Err(self.refused(Refusal::Name {
+                path: printable(path),
+            }));
+        }
+        Ok(())
+    }
+
+    fn write_file(&mut self, id: Oid, mode: i32, path: PathBuf) -> Result<(), GitError> {
+        let size = self.check_size(id, ObjectType::Blob, &path, self.limits.max_file_bytes)?;
         if self.stats.bytes + size > self.limits.max_total_bytes {
             return Err(self.refused(Refusal::TotalBytes {
                 limit: self.limits.max_total_bytes,
             }));
         }
         self.note(&path, Node::File)?;
-        let content = self.read(entry.id())?;
-        let mode = if entry.filemode_raw() & 0o111 == 0 {
-            0o600
-        } else {
-            0o700
-        };
+        let content = self.read(id)?;
+        let mode = if mode & 0o111 == 0 { 0o600 } else { 0o700 };
         let file = OpenOptions::new()
             .write(true)
             .create_new(true)
@@ -351,27 +386,8 @@ impl Export<'_> {
         }
     }
 
-    /// Checks the size of an object before the object is read: a few bytes in a pack may decompress to any size.
     fn check_size(&self, id: Oid, expected: ObjectType, path: &Path, limit: u64) -> Result<u64, GitError> {
-        let (size, found) = self
-            .odb
-            .read_header(id)
-            .map_err(|error| self.unreadable(&error))?;
-        if found != expected {
-            // An ID is the digest of the kind and the content: the directory is wrong, and the mirror is not damaged.
-            return Err(self.refused(Refusal::OtherKind {
-                path: printable(path),
-            }));
-        }
-        let bytes = size as u64;
-        if bytes > limit {
-            return Err(self.refused(Refusal::FileBytes {
-                path: printable(path),
-                bytes,
-                limit,
-            }));
-        }
-        Ok(bytes)
+        check_size(&self.odb, self.access, id, expected, path, limit)
     }
 
     fn read(&self, id: Oid) -> Result<Vec<u8>, GitError> {
@@ -392,8 +408,83 @@ impl Export<'_> {
     }
 }
 
+/// Checks the size of an object before the object is read: a few bytes in a pack may decompress to any size.
+pub(super) fn check_size(
+    odb: &Odb<'_>,
+    access: &RepoAccess,
+    id: Oid,
+    expected: ObjectType,
+    path: &Path,
+    limit: u64,
+) -> Result<u64, GitError> {
+    let header = odb.read_header(id);
+    let (size, found) = header.map_err(|error| GitError::from_mirror(access, &error))?;
+    if found != expected {
+        // An ID is the digest of the kind and the content: the directory is wrong, and the mirror is not damaged.
+        return Err(GitError::refused(
+            access,
+            Refusal::OtherKind {
+                path: printable(path),
+            },
+        ));
+    }
+    let bytes = size as u64;
+    if bytes > limit {
+        return Err(GitError::refused(
+            access,
+            Refusal::FileBytes {
+                path: printable(path),
+                bytes,
+                limit,
+            },
+        ));
+    }
+    Ok(bytes)
+}
+
+/// Reads the file with the ignore rules.
+pub(super) fn read_rules(odb: &Odb<'_>, access: &RepoAccess, id: Oid) -> Result<String, GitError> {
+    check_size(
+        odb,
+        access,
+        id,
+        ObjectType::Blob,
+        Path::new(IGNORE_FILE),
+        MAX_IGNORE_BYTES,
+    )?;
+    let object = odb
+        .read(id)
+        .map_err(|error| GitError::from_mirror(access, &error))?;
+    Ok(String::from_utf8_lossy(object.data()).into_owned())
+}
+
+/// Compiles the rules of the repository first, then those of the caller, which therefore take precedence.
+pub(super) fn rules(
+    access: &RepoAccess,
+    of_repository: Option<&str>,
+    of_caller: Option<&str>,
+) -> Result<Gitignore, GitError> {
+    let bad_rules =
+        |place, problem: String| GitError::refused(access, Refusal::IgnoreRules { place, problem });
+    let mut builder = GitignoreBuilder::new("");
+    for (place, text) in [(IGNORE_FILE, of_repository), ("spec.ignore", of_caller)] {
+        let text = text.unwrap_or_default();
+        if text.len() as u64 > MAX_IGNORE_BYTES {
+            return Err(bad_rules(place, format!("more than {MAX_IGNORE_BYTES} bytes")));
+        }
+        for line in text.lines() {
+            builder
+                .add_line(None, line)
+                .map_err(|error| bad_rules(place, error.to_string()))?;
+        }
+    }
+    builder
+        .build()
+        .map_err(|error| bad_rules(IGNORE_FILE, error.to_string()))
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+pub(super) enum Kind {
     Directory,
     File,
     Link,
@@ -401,9 +492,13 @@ enum Kind {
     Unknown,
 }
 
-/// Reads the type bits as stored; libgit2 itself reads an unknown type as a file.
 fn kind(entry: &TreeEntry<'_>) -> Kind {
-    match entry.filemode_raw() & 0o170_000 {
+    kind_of(entry.filemode_raw())
+}
+
+/// Reads the type bits as stored; libgit2 itself reads an unknown type as a file.
+pub(super) fn kind_of(mode: i32) -> Kind {
+    match mode & 0o170_000 {
         0o040_000 => Kind::Directory,
         0o100_000 => Kind::File,
         0o120_000 => Kind::Link,
@@ -414,7 +509,7 @@ fn kind(entry: &TreeEntry<'_>) -> Kind {
 
 /// Whether a name is not that of a file below the root, or `.git` in any letter case: a program that later runs in the
 /// exported tree must not find a repository there.
-fn is_forbidden(name: &OsStr) -> bool {
+pub(super) fn is_forbidden(name: &OsStr) -> bool {
     let bytes = name.as_bytes();
     matches!(bytes, b"" | b"." | b"..")
         || bytes.iter().any(|byte| matches!(byte, b'/' | 0))

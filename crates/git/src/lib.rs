@@ -6,6 +6,7 @@
 //!
 //! - [`RepoUrl`], [`Credential`], [`RepoAccess`]: the URL of a repository and the credential for it.
 //! - [`GitStore`]: the mirrors and all operations on them; work is limited and each call has a deadline.
+//! - [`TreeReader`]: single entries of the tree of a commit, read without a file on disk; [`Trace`]: which ones.
 //! - [`GitError`]: errors; no variant contains a secret.
 //!
 //! libgit2 reads and writes mirrors; it never opens a connection. `http` and `smart` communicate with servers, in async
@@ -19,6 +20,7 @@ mod ancestry;
 mod configuration;
 mod error;
 mod export;
+mod files;
 #[cfg(test)]
 mod fuzz;
 mod http;
@@ -32,12 +34,17 @@ mod readers;
 mod scan;
 mod smart;
 mod store;
+mod trace;
+mod tree;
 mod want;
 
 pub use access::{Credential, RepoAccess, RepoUrl, UrlError};
 pub use ancestry::Ancestry;
 pub use error::{Cause, GitError, Refusal};
 pub use export::ExportStats;
+pub use files::{TreeFile, TreeFiles};
 pub use limits::{ExportLimits, GitLimits, PackLimits};
 pub use links::LinkProblem;
 pub use store::GitStore;
+pub use trace::Trace;
+pub use tree::{TreeKind, TreeReader};

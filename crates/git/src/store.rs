@@ -22,9 +22,11 @@ use super::access::RepoAccess;
 use super::ancestry::Ancestry;
 use super::error::GitError;
 use super::export::{self, ExportStats};
+use super::files::TreeFiles;
 use super::interrupt::{Interrupt, Stop, StopOnDrop};
 use super::limits::GitLimits;
 use super::mirror::{self, Mirror, commit_id};
+use super::tree::TreeReader;
 use super::want::Want;
 use network_pool::{NetworkPermit, NetworkPool};
 
@@ -282,6 +284,56 @@ impl GitStore {
             })
             .await?;
         stats.ok_or_else(|| GitError::not_found(access, format!("commit {commit}")))
+    }
+
+    /// Reads the tree of a commit with `work`, on a thread and within the limits of an exported tree. Nothing is written.
+    ///
+    /// A `.sourceignore` file and `ignore` exclude files as in [`Self::export`].
+    ///
+    /// # Errors
+    /// As [`Self::export`], for what `work` has looked up: the first error ends the reading, whatever `work` returns.
+    pub async fn read_tree<T: Send + 'static>(
+        &self,
+        access: &RepoAccess,
+        commit: &str,
+        ignore: Option<&str>,
+        work: impl FnOnce(&TreeReader<'_>) -> T + Send + 'static,
+    ) -> Result<T, GitError> {
+        let id = commit_id(access, commit)?;
+        let call = self.local_call(access);
+        let (limits, interrupt) = (self.inner.limits.export.clone(), Arc::clone(&call.interrupt));
+        let (owned, ignore) = (access.clone(), ignore.map(str::to_owned));
+        let read = self
+            .read_as_reader(&call, move |mirror| {
+                let reader = TreeReader::open(mirror, &owned, id, ignore.as_deref(), &limits, &interrupt)?;
+                let outcome = work(&reader);
+                reader.finish().map(|()| outcome)
+            })
+            .await?;
+        read.ok_or_else(|| GitError::not_found(access, format!("commit {commit}")))
+    }
+
+    /// Writes files of [`Self::read_tree`] into `destination`, an empty directory or a new path.
+    ///
+    /// Each link must lead to a file or directory of the list. After an error, the directory is empty.
+    ///
+    /// # Errors
+    /// As [`Self::export`].
+    pub async fn write_files(
+        &self,
+        access: &RepoAccess,
+        files: TreeFiles,
+        destination: &Path,
+    ) -> Result<ExportStats, GitError> {
+        let call = self.local_call(access);
+        let (limits, interrupt) = (self.inner.limits.export.clone(), Arc::clone(&call.interrupt));
+        let (owned, destination) = (access.clone(), destination.to_path_buf());
+        let stats = self
+            .read_as_reader(&call, move |mirror| {
+                export::write_files(mirror, &owned, files.files(), &destination, &limits, &interrupt)
+            })
+            .await?;
+        stats.ok_or_else(|| GitError::not_found(access, "the files of a commit".to_owned()))
     }
 
     fn call(&self, access: &RepoAccess, timeout: Duration) -> Call {

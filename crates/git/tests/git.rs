@@ -18,6 +18,8 @@ mod export;
 mod mirror;
 #[path = "git/network.rs"]
 mod network;
+#[path = "git/tree.rs"]
+mod tree;
 
 use std::time::Duration;
 

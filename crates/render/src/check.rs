@@ -15,6 +15,9 @@ use super::{Refusal, RenderError, yaml};
 
 /// Maximum bytes of a kustomization, inline patches included; real ones stay below 100 KiB.
 const MAX_KUSTOMIZATION_BYTES: usize = 4 << 20;
+/// Maximum bytes of all kustomizations of a build, and of the configurations of plugins: 6 KiB for each of
+/// [`MAX_DIRECTORIES`].
+const MAX_TOTAL_BYTES: usize = 64 << 20;
 /// Directories that one build may span.
 const MAX_DIRECTORIES: usize = 10_000;
 
@@ -107,18 +110,23 @@ const OF_PLUGIN_DIRECTORIES: &[&str] = &[
 #[derive(Default)]
 pub(super) struct SecretLiterals(pub(super) Vec<String>);
 
-/// Checks the kustomization of a directory and all kustomizations that it includes.
-pub(super) fn check(tree: &Tree, directory: &Path) -> Result<SecretLiterals, RenderError> {
+/// Checks the kustomizations of directories and all kustomizations that these include. The tree then knows every file
+/// that a build of the directories reads: kustomize reads what a kustomization names, and no field passes that may name
+/// a file which this check does not know.
+pub(super) fn check(tree: &Tree<'_>, directories: &[PathBuf]) -> Result<SecretLiterals, RenderError> {
     let mut walk = Walk {
         tree,
         visited: BTreeSet::new(),
         ahead: Vec::new(),
+        bytes: 0,
         secret_literals: SecretLiterals::default(),
     };
-    walk.enqueue(DirectoryVisit {
-        directory: directory.to_owned(),
-        plugins_of: None,
-    });
+    for directory in directories.iter().rev() {
+        walk.enqueue(DirectoryVisit {
+            directory: directory.clone(),
+            plugins_of: None,
+        });
+    }
     while let Some(visit) = walk.ahead.pop() {
         if walk.visited.len() > MAX_DIRECTORIES {
             return Err(RenderError::TooLarge {
@@ -139,9 +147,10 @@ struct DirectoryVisit {
 }
 
 struct Walk<'a> {
-    tree: &'a Tree,
+    tree: &'a Tree<'a>,
     visited: BTreeSet<DirectoryVisit>,
     ahead: Vec<DirectoryVisit>,
+    bytes: usize,
     secret_literals: SecretLiterals,
 }
 
@@ -160,6 +169,18 @@ impl Walk<'_> {
         }
     }
 
+    fn read(&mut self, file: &Path) -> Result<Vec<u8>, RenderError> {
+        let content = self.tree.read(file, MAX_KUSTOMIZATION_BYTES)?;
+        self.bytes = self.bytes.saturating_add(content.len());
+        if self.bytes > MAX_TOTAL_BYTES {
+            return Err(RenderError::TooLarge {
+                what: "the bytes of all kustomizations of one build",
+                limit: MAX_TOTAL_BYTES,
+            });
+        }
+        Ok(content)
+    }
+
     fn visit(&mut self, visit: &DirectoryVisit) -> Result<(), RenderError> {
         let Some(file) = self.tree.kustomization(&visit.directory)? else {
             let entry_path = EntryPath {
@@ -169,7 +190,7 @@ impl Walk<'_> {
             };
             return Err(self.refused(entry_path, ".", Refusal::NoKustomization));
         };
-        let content = self.tree.read(&file, MAX_KUSTOMIZATION_BYTES)?;
+        let content = self.read(&file)?;
         let entry_path = EntryPath {
             file: &file,
             directory: &visit.directory,
@@ -282,7 +303,7 @@ impl Walk<'_> {
         base: &Path,
         file: &Path,
     ) -> Result<(), RenderError> {
-        let content = self.tree.read(file, MAX_KUSTOMIZATION_BYTES)?;
+        let content = self.read(file)?;
         let name = self.tree.name(file);
         let documents = yaml::read(&content, MAX_DIRECTORIES).map_err(|source| RenderError::Yaml {
             origin: name.clone(),

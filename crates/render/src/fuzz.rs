@@ -6,6 +6,7 @@ use starling_core::ids::OwnerLabel;
 use starling_core::secret_values::SecretValues;
 
 use crate::check::check;
+use crate::files::Folder;
 use crate::tree::Tree;
 use crate::{Manifests, finish, manifest, yaml};
 
@@ -44,7 +45,10 @@ fn tenant_fuzz_kustomizations() {
         let app = directory.path().join("app");
         std::fs::create_dir(&app).unwrap();
         std::fs::write(app.join("kustomization.yaml"), input).unwrap();
-        let tree = Tree::open(directory.path()).unwrap();
-        let _ = tree.directory("app").and_then(|app| check(&tree, &app).map(drop));
+        let folder = Folder::open(directory.path()).unwrap();
+        let tree = Tree::new(&folder);
+        let _ = tree
+            .directory("app")
+            .and_then(|app| check(&tree, &[app]).map(drop));
     });
 }

@@ -5,11 +5,14 @@
 //! *run* kustomize inside limits → *read* its output → *decrypt* objects in memory. [`finish`] then creates the bytes
 //! for the clusters with equal values; it is pure and cheap, the build is neither.
 //!
+//! [`reached`] finds the files that such a build reads, without a build and without a file on disk.
+//!
 //! This package does not decide how a render is used. An empty render is returned; core decides that it must not prune.
 
 mod check;
 mod decrypt;
 mod error;
+mod files;
 mod finish;
 #[cfg(test)]
 mod fuzz;
@@ -18,6 +21,7 @@ mod manifest;
 pub mod memory;
 mod plain;
 mod process;
+mod reach;
 mod redact;
 mod remote;
 mod secret;
@@ -38,8 +42,10 @@ use starling_core::secret_values::SecretValues;
 
 pub use decrypt::{Identities, IdentityError, Sops};
 pub use error::{DecryptProblem, Refusal, RenderError};
+pub use files::{FileKind, Files};
 pub use finish::{finish, finish_within};
 pub use isolation::Isolation;
+pub use reach::reached;
 pub use tool::BuildTool;
 pub use yaml::YamlError;
 
@@ -250,11 +256,11 @@ impl Renderer {
 
     /// Builds the directory `path` of a tree.
     ///
-    /// `tree` is a private copy of the repository: the caller owns it, runs one build at a time in it and deletes it.
-    /// `path` is relative; empty or `.` is the root. With a `target_namespace`, the directory is built through a
-    /// kustomization that sets it, so that kustomize decides which kinds are namespaced; the user's own file is never
-    /// edited. Encrypted objects are decrypted with `identities`; without identities, they are an error, because
-    /// ciphertext must not be applied.
+    /// `tree` is a private copy of what the build reads ([`reached`]), or of more: the caller owns it, runs one build
+    /// at a time in it and deletes it. `path` is relative; empty or `.` is the root. With a `target_namespace`, the
+    /// directory is built through a kustomization that sets it, so that kustomize decides which kinds are namespaced;
+    /// the user's own file is never edited. Encrypted objects are decrypted with `identities`; without identities, they
+    /// are an error, because ciphertext must not be applied.
     ///
     /// Dropping the future kills the running program and its children.
     ///

@@ -13,6 +13,33 @@ use super::{Refusal, RenderError, RenderLimits, yaml};
 /// Maximum files and directories below one plain directory.
 const MAX_ENTRIES: usize = 100_000;
 
+/// The names of what a plain directory includes, ordered.
+#[derive(Default)]
+pub(super) struct Names {
+    /// YAML files.
+    pub(super) files: Vec<PathBuf>,
+    /// Subdirectories with a kustomization.
+    pub(super) kustomizations: Vec<PathBuf>,
+}
+
+impl Names {
+    /// Lists a plain directory. Skips hidden files and directories, and files that are not YAML.
+    pub(super) fn of(tree: &Tree<'_>, directory: &Path) -> Result<Self, RenderError> {
+        let mut scan = Scan {
+            tree,
+            count: 0,
+            names: Self::default(),
+        };
+        let mut ahead = vec![directory.to_owned()];
+        while let Some(directory) = ahead.pop() {
+            let mut below = scan.directory(&directory)?;
+            below.reverse();
+            ahead.append(&mut below);
+        }
+        Ok(scan.names)
+    }
+}
+
 /// The content of a plain directory, ordered by name.
 pub(super) struct Listing {
     /// YAML files with at least one document.
@@ -22,33 +49,26 @@ pub(super) struct Listing {
 }
 
 impl Listing {
-    /// Reads a plain directory. Skips hidden files and directories, and files that are not YAML.
+    /// Reads a plain directory.
     ///
     /// A YAML file that is not a manifest is an error and not skipped: if it were skipped by mistake, its objects would
     /// be pruned.
-    pub(super) fn of(tree: &Tree, directory: &Path, limits: &RenderLimits) -> Result<Self, RenderError> {
-        let mut scan = Scan {
+    pub(super) fn of(tree: &Tree<'_>, directory: &Path, limits: &RenderLimits) -> Result<Self, RenderError> {
+        let names = Names::of(tree, directory)?;
+        let mut read = Read {
             tree,
             limits,
-            count: 0,
             bytes: 0,
             nodes: yaml::MAX_NODES,
-            listing: Self::empty(),
-        };
-        let mut ahead = vec![directory.to_owned()];
-        while let Some(directory) = ahead.pop() {
-            let mut below = scan.directory(&directory)?;
-            below.reverse();
-            ahead.append(&mut below);
-        }
-        Ok(scan.listing)
-    }
-
-    fn empty() -> Self {
-        Self {
             files: Vec::new(),
-            kustomizations: Vec::new(),
+        };
+        for path in names.files {
+            read.file(path)?;
         }
+        Ok(Self {
+            files: read.files,
+            kustomizations: names.kustomizations,
+        })
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -56,7 +76,7 @@ impl Listing {
     }
 
     /// Writes a kustomization that lists the whole content.
-    pub(super) fn generate(&self, tree: &Tree, directory: &Path) -> Result<Generated, RenderError> {
+    pub(super) fn generate(&self, root: &Path, directory: &Path) -> Result<Generated, RenderError> {
         let paths = self
             .files
             .iter()
@@ -71,7 +91,8 @@ impl Listing {
             "kind": "Kustomization",
             "resources": resources,
         });
-        let path = directory.join("kustomization.yaml");
+        let name = directory.join("kustomization.yaml");
+        let path = root.join(&name);
         let write = || {
             let mut file = OpenOptions::new().write(true).create_new(true).open(&path)?;
             let generated = Generated(path.clone());
@@ -79,13 +100,13 @@ impl Listing {
             Ok(generated)
         };
         write().map_err(|source| RenderError::File {
-            file: tree.name(&path),
+            file: name.display().to_string(),
             source,
         })
     }
 
     /// Returns the objects of a directory that needs no kustomize.
-    pub(super) fn objects(self, tree: &Tree, limit: usize) -> Result<Vec<Value>, RenderError> {
+    pub(super) fn objects(self, tree: &Tree<'_>, limit: usize) -> Result<Vec<Value>, RenderError> {
         if let Some(directory) = self.kustomizations.first() {
             return Err(RenderError::NoKustomize {
                 what: tree.name(directory),
@@ -117,32 +138,21 @@ impl Drop for Generated {
 }
 
 struct Scan<'a> {
-    tree: &'a Tree,
-    limits: &'a RenderLimits,
+    tree: &'a Tree<'a>,
     count: usize,
-    bytes: usize,
-    /// The sequences, mappings and scalars that the remaining files may have: all files are in memory together.
-    nodes: usize,
-    listing: Listing,
+    names: Names,
 }
 
 impl Scan<'_> {
     /// Lists one directory and returns the directories below it that are plain too.
     fn directory(&mut self, directory: &Path) -> Result<Vec<PathBuf>, RenderError> {
-        let failed = |source| RenderError::File {
-            file: self.tree.name(directory),
-            source,
-        };
-        let mut names = Vec::new();
-        for entry in fs::read_dir(directory).map_err(failed)? {
-            self.count += 1;
-            if self.count > MAX_ENTRIES {
-                return Err(RenderError::TooLarge {
-                    what: "the files of a plain directory",
-                    limit: MAX_ENTRIES,
-                });
-            }
-            names.push(entry.map_err(failed)?.file_name());
+        let mut names = self.tree.names(directory)?;
+        self.count += names.len();
+        if self.count > MAX_ENTRIES {
+            return Err(RenderError::TooLarge {
+                what: "the files of a plain directory",
+                limit: MAX_ENTRIES,
+            });
         }
         names.sort();
         let mut below = Vec::new();
@@ -160,19 +170,22 @@ impl Scan<'_> {
     fn entry(&mut self, directory: &Path, name: &str) -> Result<Option<PathBuf>, RenderError> {
         let path = directory.join(name);
         let wanted = name.ends_with(".yaml") || name.ends_with(".yml");
-        let link = fs::symlink_metadata(&path).is_ok_and(|meta| meta.is_symlink());
         let refused = |refusal| RenderError::Refused {
             file: self.tree.name(directory),
             field: "directory".to_owned(),
             entry: name.to_owned(),
             refusal,
         };
-        match self.tree.resolve(directory, name) {
-            Ok(Node::File(_)) if wanted => self.file(path).map(|()| None),
+        match self.tree.inspect(directory, name) {
+            Ok(Node::File(_)) if wanted => {
+                self.tree.resolve(directory, name).map_err(refused)?;
+                self.names.files.push(path);
+                Ok(None)
+            }
             // Following the link could form a cycle, and ignoring it would lose objects.
-            Ok(Node::Directory(_)) if link => Err(refused(Refusal::WrongType)),
+            Ok(Node::Directory(_)) if self.tree.is_link(&path) => Err(refused(Refusal::WrongType)),
             Ok(Node::Directory(path)) if self.tree.kustomization(&path)?.is_some() => {
-                self.listing.kustomizations.push(path);
+                self.names.kustomizations.push(path);
                 Ok(None)
             }
             Ok(Node::Directory(path)) => Ok(Some(path)),
@@ -180,7 +193,19 @@ impl Scan<'_> {
             Ok(Node::File(_)) | Err(_) => Ok(None),
         }
     }
+}
 
+/// Reads the files of a plain directory within limits that hold for all of them together.
+struct Read<'a> {
+    tree: &'a Tree<'a>,
+    limits: &'a RenderLimits,
+    bytes: usize,
+    /// The sequences, mappings and scalars that the remaining files may have: all files are in memory together.
+    nodes: usize,
+    files: Vec<(PathBuf, Vec<Value>)>,
+}
+
+impl Read<'_> {
     fn file(&mut self, path: PathBuf) -> Result<(), RenderError> {
         let limit = self.limits.output_bytes;
         let content = self.tree.read(&path, limit)?;
@@ -212,7 +237,7 @@ impl Scan<'_> {
             }
         }
         if !documents.is_empty() {
-            self.listing.files.push((path, documents));
+            self.files.push((path, documents));
         }
         Ok(())
     }

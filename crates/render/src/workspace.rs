@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::check::{SecretLiterals, check};
+use super::files::Folder;
 use super::plain::{Generated, Listing};
 use super::tree::Tree;
 use super::{RenderError, RenderLimits, redact};
@@ -65,7 +66,11 @@ pub(super) fn prepare(
             namespace: namespace.to_owned(),
         });
     }
-    let tree = Tree::open(tree)?;
+    let folder = Folder::open(tree).map_err(|source| RenderError::File {
+        file: "the repository".to_owned(),
+        source,
+    })?;
+    let tree = Tree::new(&folder);
     let directory = tree.directory(path)?;
     let mut generated = None;
     if tree.kustomization(&directory)?.is_none() {
@@ -79,19 +84,21 @@ pub(super) fn prepare(
         if !with_tool || listing.is_empty() {
             return Ok(Prepared::Direct(listing.objects(&tree, limits.objects)?));
         }
-        generated = Some(listing.generate(&tree, &directory)?);
+        generated = Some(listing.generate(folder.root(), &directory)?);
     } else if !with_tool {
         return Err(RenderError::NoKustomize {
             what: tree.name(&directory),
         });
     }
-    let secret_literals = check(&tree, &directory)?;
+    let secret_literals = check(&tree, std::slice::from_ref(&directory))?;
+    let root = folder.root().to_owned();
     let (home, target) =
-        create_directory(&limits.directory, &directory, namespace).map_err(|source| RenderError::File {
-            file: "the directory of the build".to_owned(),
-            source,
+        create_directory(&limits.directory, &root.join(&directory), namespace).map_err(|source| {
+            RenderError::File {
+                file: "the directory of the build".to_owned(),
+                source,
+            }
         })?;
-    let root = tree.root().to_owned();
     Ok(Prepared::Build(Workspace {
         home,
         target,

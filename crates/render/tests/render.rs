@@ -809,6 +809,8 @@ async fn paths_of_a_sync_stay_inside_the_tree() {
         "/etc",
         "app/folder",
         "app/..",
+        // A link to a file of the host.
+        "app/environ/x",
     ] {
         let error = renderer
             .build(&outside_tree.tree, path, "", None)
@@ -820,15 +822,7 @@ async fn paths_of_a_sync_stay_inside_the_tree() {
             "{error}"
         );
     }
-    for path in [
-        "gone",
-        "app/real.yaml",
-        "-gone",
-        "app\0",
-        "$(touch x)",
-        "%2e%2e",
-        "app/environ/x",
-    ] {
+    for path in ["gone", "app/real.yaml", "-gone", "app\0", "$(touch x)", "%2e%2e"] {
         let error = renderer
             .build(&outside_tree.tree, path, "", None)
             .await

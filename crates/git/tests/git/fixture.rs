@@ -8,7 +8,7 @@ use starling_git::{Credential, RepoAccess, RepoUrl};
 use tempfile::TempDir;
 
 /// One entry of a tree.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub(crate) enum Entry {
     File(Vec<u8>),
     Program(&'static str),
