@@ -172,7 +172,7 @@ impl DeletionBudgets {
             if before.contains(&BudgetScope::SyncGroup) {
                 return Counted::Before;
             }
-            of_group(context.objects, group, &sync, new, clock)
+            of_group(context.objects, group, (&sync, new), &self.unfinished, clock)
         });
         let _installation = match &self.settings.budget {
             Some(_) => Some(self.installation.lock().await),
@@ -208,7 +208,8 @@ impl DeletionBudgets {
                 .await
                 .map_err(|error| not_counted(&error))?;
             if let (false, Some(limits)) = (held, &self.settings.budget) {
-                self.unfinished.note(deletions.sync, &list, limits, clock.now);
+                self.unfinished
+                    .note(deletions.sync, (&list, new.remaining), limits, clock.now);
             }
         }
         if let (Some(group), Some(counted)) = (&group, of_group)
@@ -226,7 +227,8 @@ impl DeletionBudgets {
             );
             if !held {
                 let limits = BudgetLimits::of_group(group.spec.deletion_budget);
-                self.unfinished.note(deletions.sync, &list, &limits, clock.now);
+                self.unfinished
+                    .note(deletions.sync, (&list, new.remaining), &limits, clock.now);
             }
         }
         if let Some(counts) = to_store(of_sync, held, &mut worst) {

@@ -10,7 +10,7 @@ use starling_core::request::Requests;
 
 use super::cache::Change;
 use super::caches::ObjectCaches;
-use super::caches::waiting_syncs::WaitingSyncs;
+use super::caches::waiting_syncs::{Awaited, WaitingSyncs};
 use super::queues::Queues;
 use crate::controller::object_key::ObjectKey;
 
@@ -39,7 +39,7 @@ pub struct EventHandlers<'a> {
     pub objects: &'a ObjectCaches,
     /// The work queues.
     pub queues: &'a Queues,
-    /// The Syncs that wait for other Syncs.
+    /// The Syncs that wait for other Syncs, or for their entries.
     pub waiting: &'a WaitingSyncs,
 }
 
@@ -97,7 +97,7 @@ impl EventHandlers<'_> {
     pub fn on_sync(&self, change: &Change<SyncResource>, by: ChangedBy) {
         let sync = change.object();
         let key = ObjectKey::of(&**sync);
-        for waiting in self.waiting.take(&key) {
+        for waiting in self.waiting.take(&Awaited::Sync(key.clone())) {
             self.queues.syncs.add(waiting);
         }
         if matches!(change, Change::Deleted(_)) || sync.metadata.deletion_timestamp.is_some() {
@@ -178,14 +178,20 @@ impl EventHandlers<'_> {
         self.queues.groups.add(ObjectKey::new(namespace, group));
     }
 
-    /// Enqueues a SyncGroup (except after a write by its reconciler), and the Syncs that an edit of the group affects:
-    /// those with deletions that wait for an approval, which the group may now have, or for a grace, or that used an
-    /// approval up, those whose finalizer no longer matches the policy, and those with an open request of a reconcile.
+    /// Enqueues the Syncs that wait for an entry which the group has again, a SyncGroup (except after a write by its
+    /// reconciler), and the Syncs that an edit of the group affects: those with deletions that wait for an approval,
+    /// which the group may now have, or for a grace, or that used an approval up, those whose finalizer no longer matches
+    /// the policy, and those with an open request of a reconcile.
     pub fn on_group(&self, change: &Change<SyncGroup>, by: ChangedBy) {
+        let key = ObjectKey::of(&**change.object());
+        for entry in entries(change.object()) {
+            for waiting in self.waiting.take(&Awaited::entry(&key, entry)) {
+                self.queues.syncs.add(waiting);
+            }
+        }
         if !by.requires_reconcile(change) {
             return;
         }
-        let key = ObjectKey::of(&**change.object());
         let deletes = change.object().spec.deletion_policy == DeletionPolicy::Delete;
         for sync in self.objects.syncs.of_group(&key).with_copies() {
             let waits = has_deletions(sync);
@@ -199,6 +205,15 @@ impl EventHandlers<'_> {
         }
         self.queues.groups.add(key);
     }
+}
+
+/// Returns the names of the entries of a group: of its spec, and of the release that it rolls out.
+pub(in crate::controller) fn entries(group: &SyncGroup) -> impl Iterator<Item = &str> {
+    let status = group.status.as_ref();
+    let rollout = status.and_then(|status| status.rollout.as_ref());
+    let rolls = rollout.into_iter().flat_map(|rollout| &rollout.revisions);
+    let spec = group.spec.syncs.iter().map(|entry| entry.name.as_str());
+    spec.chain(rolls.map(|entry| entry.sync.as_str()))
 }
 
 /// Reports whether a Sync is being deleted, has deletions that wait for an approval, a grace or its group, or used up

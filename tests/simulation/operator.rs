@@ -23,7 +23,7 @@ use starling_core::restore::WriteNumber;
 
 use crate::script::{MEMBERS, member};
 use crate::staged::UserAction;
-use crate::user::{GROUP, NAMESPACE, OTHER, namespaced};
+use crate::user::{GROUP, NAMESPACE, OTHER, namespaced, put_groups};
 use crate::world::{HUB, World, now};
 
 /// The name of the operator.
@@ -32,6 +32,8 @@ const NAME: &str = "jane";
 const IDLE_LIMIT: i64 = 30;
 /// How long the operator waits for the effect of an action, in seconds.
 const TIMEOUT: i64 = 15;
+/// How often the operator releases the newest release before asking why it was rolled back.
+const RELEASES: u32 = 3;
 
 /// The state of the operator.
 #[derive(Default)]
@@ -44,6 +46,8 @@ pub(crate) struct Operator {
     last_change: Option<(RolloutStatus, Timestamp)>,
     /// When the operator last acted on an idle rollout.
     last_action: Option<Timestamp>,
+    /// How often the operator has released the newest release after a rollback.
+    releases: u32,
     /// The release digests of earlier rollouts.
     digests: Vec<String>,
     /// Groups and digests of deletions that wait for an approval, and since when the operator knows.
@@ -127,7 +131,8 @@ impl Operator {
         }
         if world.faults_ended.load(Ordering::SeqCst) {
             let newest = world.git.head("main").unwrap_or_default();
-            self.finish_rollout(hub, &status, &rollout, &newest).await?;
+            self.finish_rollout(world, hub, (&status, &rollout), &newest)
+                .await?;
         }
         Ok(())
     }
@@ -165,9 +170,9 @@ impl Operator {
     /// Handles everything that waits for an operator, so that the newest commit rolls out everywhere.
     async fn finish_rollout(
         &mut self,
+        world: &World,
         hub: &Client,
-        status: &SyncGroupStatus,
-        rollout: &RolloutStatus,
+        (status, rollout): (&SyncGroupStatus, &RolloutStatus),
         newest: &str,
     ) -> anyhow::Result<()> {
         let since = self.last_action.max(self.last_change.as_ref().map(|(_, at)| *at));
@@ -198,6 +203,12 @@ impl Operator {
             return Ok(());
         };
         self.last_action = Some(now());
+        if action.action == ActionType::Release {
+            self.releases += 1;
+            if self.releases > RELEASES {
+                raise_budget(world, hub).await?;
+            }
+        }
         self.create_action(hub, rollout.id, action).await
     }
 
@@ -314,6 +325,13 @@ fn of(action: ActionType) -> RolloutActionSpec {
         by: NAME.to_owned(),
         reason: "the script says so".to_owned(),
     }
+}
+
+/// Gives the groups the default budget. A held deletion fails its cluster (ADR 42), so a budget that the prunes of a
+/// release use up lets the release be rolled back each time, and the rollback uses the budget up again.
+async fn raise_budget(world: &World, hub: &Client) -> anyhow::Result<()> {
+    world.wanted().has_budget = false;
+    put_groups(world, hub).await
 }
 
 /// Ends the hold after a restore, as `starling release-restore` does: the unknown numbers on the members are known from

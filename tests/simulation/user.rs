@@ -107,7 +107,7 @@ async fn put_wanted(world: &World, hub: &Client) -> anyhow::Result<()> {
 }
 
 /// Writes the groups as they are wanted.
-async fn put_groups(world: &World, hub: &Client) -> anyhow::Result<()> {
+pub(crate) async fn put_groups(world: &World, hub: &Client) -> anyhow::Result<()> {
     let wanted = world.wanted().clone();
     put(
         &namespaced::<SyncGroup>(hub),
@@ -152,6 +152,11 @@ fn group_manifest(world: &World, wanted: &Wanted, name: &str) -> Value {
         "syncs": entries, "rolloutStrategy": strategy});
     if let Some(extras) = &world.extras {
         add_fields(&mut spec, &extras.group);
+    }
+    if let Some(spec) = spec.as_object_mut()
+        && !wanted.has_budget
+    {
+        spec.remove("deletionBudget");
     }
     if wanted.is_suspended {
         spec["suspend"] = true.into();

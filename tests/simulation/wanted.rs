@@ -19,6 +19,8 @@ pub(crate) struct Wanted {
     pub(crate) has_extra: bool,
     /// Whether the groups are suspended.
     pub(crate) is_suspended: bool,
+    /// Whether the groups have the deletion budget of the script, if it has one.
+    pub(crate) has_budget: bool,
 }
 
 /// The intended state of a Cluster.
@@ -48,6 +50,7 @@ impl Wanted {
             has_stages: staged.is_some_and(|staged| !staged.starts_without_stages),
             has_extra: extras.is_some_and(|extras| extras.starts_with_entry),
             is_suspended: false,
+            has_budget: true,
         }
     }
 

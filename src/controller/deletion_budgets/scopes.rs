@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use starling_api::{DeletionCount, Deletions, SyncGroup, SyncResource, UsedApproval};
 use starling_core::deletion_budget::{
-    BudgetClock, BudgetLimits, BudgetVerdict, DeletionRequest, Excess, decide, has_deleted, is_later,
-    repaired,
+    BudgetClock, BudgetLimits, BudgetScope, BudgetVerdict, DeletionRequest, Excess, decide, has_deleted,
+    is_later, repaired,
 };
 use starling_core::deletion_grant::objects_after;
 
+use super::unfinished::Unfinished;
 use crate::controller::caches::ObjectCaches;
 use crate::controller::object_key::ObjectKey;
 
@@ -79,19 +80,23 @@ pub(super) fn group_of(objects: &ObjectCaches, sync: &SyncResource) -> Option<Ar
 pub(super) fn of_group(
     objects: &ObjectCaches,
     group: &SyncGroup,
-    sync: &SyncResource,
-    new: NewDeletions,
+    (sync, new): (&SyncResource, NewDeletions),
+    unfinished: &Unfinished,
     clock: BudgetClock<'_>,
 ) -> Counted {
     let limits = BudgetLimits::of_group(group.spec.deletion_budget);
     let syncs = objects.syncs.of_group(&ObjectKey::of(group));
     let cluster = &sync.spec.cluster_ref.name;
     let of_objects: usize = syncs.with_copies().map(|sync| objects_of(sync)).sum();
-    // Deletions of other Syncs that are in progress are losses too, before their inventories show them.
+    // Deletions of other Syncs that are in progress, or will be without another decision, are losses too, before their
+    // inventories show them.
+    let after = |other: &SyncResource| {
+        let after = objects_after(objects_of(other), recorded(other));
+        let counted = unfinished.remaining(&ObjectKey::of(other), BudgetScope::SyncGroup, clock.now);
+        counted.map_or(after, |remaining| remaining.min(after))
+    };
     let others = syncs.with_copies().filter(|other| !is_same(other, sync));
-    let others: usize = others
-        .map(|other| objects_after(objects_of(other), recorded(other)))
-        .sum();
+    let others: usize = others.map(|other| after(other)).sum();
     let request = DeletionRequest {
         remaining: Some(others + new.remaining),
         objects: new.objects,

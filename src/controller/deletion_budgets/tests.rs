@@ -227,6 +227,25 @@ async fn a_retry_after_a_failed_write_counts_once() {
     assert_eq!(world.counted(), 80);
 }
 
+/// A request whose grant could not be written is not decided again. Guards against a budget that others use up
+/// meanwhile: by the inventories in status nothing was lost.
+#[tokio::test]
+async fn what_is_counted_and_not_granted_yet_counts_against_the_budget_of_the_group() {
+    let world = World::new(None, &json!({"objects": 100}), 3);
+    world.store.refused.lock().unwrap().insert("/syncs/");
+    let refused = world.ask(0, 60).await;
+    assert!(
+        matches!(refused, Err(DeletionRefusal::NotCounted(_))),
+        "{refused:?}"
+    );
+    world.store.refused.lock().unwrap().clear();
+    let refused = world.ask(1, 60).await;
+    assert!(matches!(refused, Err(DeletionRefusal::Held(_))), "{refused:?}");
+    assert_eq!(world.ask(2, 40).await, Ok(()));
+    assert_eq!(world.ask(0, 60).await, Ok(()), "counted before");
+    assert_eq!(world.counted(), 100);
+}
+
 /// A request that waits for the management cluster holds up its own group only.
 #[tokio::test]
 async fn groups_are_counted_independently() {

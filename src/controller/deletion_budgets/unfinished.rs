@@ -37,6 +37,8 @@ pub(super) struct Unfinished(Mutex<HashMap<ObjectKey, Request>>);
 #[derive(Debug)]
 struct Request {
     list: List,
+    /// The number of objects of the Sync after the deletions.
+    remaining: usize,
     /// The scopes that counted it, and until when they do.
     scopes: BTreeMap<BudgetScope, Timestamp>,
 }
@@ -52,19 +54,36 @@ impl Unfinished {
         counting.map(|(scope, _)| *scope).collect()
     }
 
-    /// Records that a scope has counted a list.
-    pub(super) fn note(&self, sync: &ObjectKey, list: &List, limits: &BudgetLimits, now: Timestamp) {
+    /// Returns the number of objects that a Sync will have after a list that a scope has counted: a retry deletes it
+    /// without another decision.
+    pub(super) fn remaining(&self, sync: &ObjectKey, scope: BudgetScope, now: Timestamp) -> Option<usize> {
+        let requests = self.lock();
+        let request = requests.get(sync)?;
+        let counts = request.scopes.get(&scope).is_some_and(|until| *until > now);
+        counts.then_some(request.remaining)
+    }
+
+    /// Records that a scope has counted a list, after which the Sync has so many objects.
+    pub(super) fn note(
+        &self,
+        sync: &ObjectKey,
+        (list, remaining): (&List, usize),
+        limits: &BudgetLimits,
+        now: Timestamp,
+    ) {
         let mut requests = self.lock();
         // Syncs that do not exist any more.
         requests.retain(|_, request| request.scopes.values().any(|until| *until > now));
         let request = requests.entry(sync.clone()).or_insert_with(|| Request {
             list: list.clone(),
+            remaining,
             scopes: BTreeMap::new(),
         });
         if request.list != *list {
             request.list = list.clone();
             request.scopes.clear();
         }
+        request.remaining = remaining;
         let until = now.checked_add(limits.window).unwrap_or(Timestamp::MAX);
         request.scopes.insert(limits.scope, until);
     }

@@ -19,6 +19,8 @@ use super::super::caches::drift_states::DriftState;
 use super::super::caches::health::SyncHealth;
 use super::super::caches::pins::Search;
 use super::super::caches::plan_memo::PlanMemo;
+use super::super::caches::waiting_syncs::Awaited;
+use super::super::event_handlers::ChangedBy;
 use super::super::gates::{GateTools, Open};
 use super::super::hub::testing;
 use super::super::ledger_retention;
@@ -161,7 +163,7 @@ fn fill(context: &Context, name: &str) {
         .caches
         .sync
         .waiting
-        .wait(&ObjectKey::new("ns", "never-made"), &key);
+        .wait(&Awaited::sync("ns", "never-made"), &key);
     context.caches.sync.health.set(&key, SyncHealth::default());
     context.caches.sync.drift.set(&key, DriftState::default());
     let attempt = OwnAttempt {
@@ -576,4 +578,56 @@ async fn tenant_nothing_is_forgotten_while_it_is_not_certain_what_exists() {
     );
     complete!(syncs);
     assert!(ledger_retention::existing(&context).is_some());
+}
+
+/// Writes the group `shop` with these entries, and a rollout of others.
+fn write_group(context: &Context, version: u32, entries: &[&str], rolls: &[&str], by: ChangedBy) {
+    let entries: Vec<Value> = { entries.iter() }
+        .map(|name| json!({"name": name, "sourceRef": {"name": "s"}}))
+        .collect();
+    let rolls: Vec<Value> = { rolls.iter() }
+        .map(|name| json!({"sync": name, "revision": "main@sha1:a"}))
+        .collect();
+    let group = serde_json::from_value(json!({
+        "apiVersion": "starling.dev/v1alpha1", "kind": "SyncGroup",
+        "metadata": {"name": "shop", "namespace": "ns", "uid": "SyncGroup-shop",
+            "resourceVersion": version.to_string()},
+        "spec": {"clusterSelector": {}, "syncs": entries},
+        "status": {"rollout": {"id": version, "revisions": rolls}},
+    }));
+    let change = context.objects.groups.observe_write(group.unwrap()).unwrap();
+    context.event_handlers().on_group(&change, by);
+}
+
+/// Guards against a Sync that is never reconciled again: its entry was removed when it was due, and returned before the
+/// group deleted the Sync. The group does not write it, since its target is the same.
+#[tokio::test]
+async fn a_sync_is_reconciled_again_when_its_entry_returns() {
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    let directory = tempfile::tempdir().unwrap();
+    let context = context(directory.path()).await;
+    let spec = json!({"clusterRef": {"name": "a"}, "sourceRef": {"name": "s"},
+        "groupRef": {"name": "shop", "entry": "extra"}});
+    let sync = object("Sync", "shop-extra-a", &spec);
+    drop(context.objects.syncs.observe_write(sync));
+    let key = ObjectKey::new("ns", "shop-extra-a");
+    let is_enqueued = || context.queues.syncs.len() == (1, 0);
+    // The entry returns to the spec; a rollback returns it to the release that rolls out.
+    let returns: [(&[&str], &[&str], ChangedBy); 2] = [
+        (&["app", "extra"], &["app"], ChangedBy::Others),
+        (&["app"], &["app", "extra"], ChangedBy::Reconciler),
+    ];
+    for (version, (entries, rolls, by)) in (1..).step_by(3).zip(returns) {
+        write_group(&context, version, &["app"], &["app"], ChangedBy::Others);
+        assert_eq!(
+            reconcile(Loop::Sync, &context, &key).await.unwrap(),
+            Next::OnEvent
+        );
+        write_group(&context, version + 1, &["app"], &["app"], ChangedBy::Reconciler);
+        assert_eq!(context.queues.syncs.len(), (0, 0), "the entry has not returned");
+        write_group(&context, version + 2, entries, rolls, by);
+        assert!(is_enqueued(), "{entries:?} {rolls:?}");
+        let taken = context.queues.syncs.next().await;
+        context.queues.syncs.done(&taken);
+    }
 }

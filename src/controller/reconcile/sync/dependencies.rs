@@ -12,6 +12,7 @@ use starling_core::progress::{Admitted, progress};
 use starling_core::target;
 
 use super::resolve::resolve;
+use crate::controller::caches::waiting_syncs::Awaited;
 use crate::controller::context::SyncContext;
 use crate::controller::object_key::ObjectKey;
 
@@ -25,7 +26,7 @@ pub(super) fn observe(context: SyncContext<'_>, key: &ObjectKey, sync: &SyncReso
         context
             .caches
             .waiting
-            .wait(&ObjectKey::new(&key.namespace, *name), key);
+            .wait(&Awaited::sync(&key.namespace, name), key);
     }
     if let Some(names) = cycle(context, key) {
         return Dependencies::Cycle { names };
@@ -57,7 +58,7 @@ pub(super) fn dependents_left(
     for name in context.objects.syncs.dependents(key) {
         let other = ObjectKey::new(&key.namespace, &name);
         // The wait is recorded before the cache is read, so that no change in between is missed.
-        context.caches.waiting.wait(&other, key);
+        context.caches.waiting.wait(&Awaited::Sync(other.clone()), key);
         let Some(on) = context.objects.syncs.get(&other) else {
             continue;
         };

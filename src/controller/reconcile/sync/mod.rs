@@ -74,7 +74,7 @@ async fn pass(context: SyncContext<'_>, key: &ObjectKey) -> Result<Next, Reconci
         return finalize::finalize(context, &observed).await;
     }
     if observed.is_retired() {
-        return Ok(Next::OnEvent);
+        return Ok(await_entry(context, &observed));
     }
     finalize::ensure(context, &observed).await?;
     match validate(&observed, &context.rights.accounts) {
@@ -84,6 +84,20 @@ async fn pass(context: SyncContext<'_>, key: &ObjectKey) -> Result<Next, Reconci
             report::blocked(context, &observed, &blocked).await?;
             Ok(Next::OnEvent)
         }
+    }
+}
+
+/// Records that a Sync waits for its entry to return to the group: nothing else would enqueue a Sync whose target the
+/// group has admitted before.
+fn await_entry(context: SyncContext<'_>, observed: &SyncSnapshot) -> Next {
+    if let Some(entry) = observed.awaited_entry() {
+        context.caches.waiting.wait(&entry, &observed.key);
+    }
+    // The entry may have returned before the wait was recorded.
+    let is_retired = |sync: SyncSnapshot| sync.is_retired();
+    match observe::observe(context, &observed.key).map(is_retired) {
+        Some(false) => Next::After(Duration::ZERO),
+        Some(true) | None => Next::OnEvent,
     }
 }
 

@@ -19,7 +19,9 @@ use super::super::group_state::{Stop, prune_stop};
 use super::{approvals, dependencies};
 use crate::controller::caches::connections::Connection;
 use crate::controller::caches::prune_requests;
+use crate::controller::caches::waiting_syncs::Awaited;
 use crate::controller::context::SyncContext;
+use crate::controller::event_handlers::entries;
 use crate::controller::object_key::ObjectKey;
 use crate::controller::waits;
 use starling_core::ids::{ClusterId, OwnerLabel, TargetDigest, Uid};
@@ -190,7 +192,7 @@ impl SyncSnapshot {
     }
 
     /// Returns whether the Sync's entry was removed from its group. Such a Sync is not reconciled until the group
-    /// deletes it.
+    /// deletes it, or has the entry again.
     ///
     /// A release that has the entry may still roll out, with `onNewRevision: Finish` or in a rollback. Its clusters are
     /// done only once the Sync is.
@@ -198,7 +200,13 @@ impl SyncSnapshot {
         let (Some(of), Some(group)) = (&self.object.spec.group_ref, &self.group) else {
             return false;
         };
-        !has_entry(group, &of.entry)
+        !entries(group).any(|entry| entry == of.entry)
+    }
+
+    /// Returns the entry of the Sync; `None` without a group.
+    pub(super) fn awaited_entry(&self) -> Option<Awaited> {
+        let of = self.object.spec.group_ref.as_ref()?;
+        Some(Awaited::entry(&self.group_key()?, &of.entry))
     }
 
     /// Returns whether the group will delete the Sync: its entry was removed, or its cluster left the selection. Its
@@ -207,14 +215,6 @@ impl SyncSnapshot {
         let group = self.group.as_ref();
         self.is_retired() || group.is_some_and(|group| is_unselected(group, self.cluster_name()))
     }
-}
-
-/// Returns whether a group has an entry: in its spec, or in the release that it rolls out.
-fn has_entry(group: &SyncGroup, entry: &str) -> bool {
-    let status = group.status.as_ref();
-    let rollout = status.and_then(|status| status.rollout.as_ref());
-    let rolls = rollout.is_some_and(|rollout| rollout.revisions.iter().any(|of| of.sync == entry));
-    rolls || group.spec.syncs.iter().any(|of| of.name == entry)
 }
 
 /// Reports whether a cluster with Syncs of a group is not selected, as the group has recorded it.
@@ -239,12 +239,13 @@ mod tests {
             "shop",
             serde_json::from_value(json!({"clusterSelector": {}, "syncs": [entry]})).unwrap(),
         );
-        assert!(has_entry(&group, "app") && !has_entry(&group, "extra"));
+        let has = |group: &SyncGroup, name: &str| entries(group).any(|entry| entry == name);
+        assert!(has(&group, "app") && !has(&group, "extra"));
         let mut rollout = json!({"id": 1, "revisions": [{"sync": "extra", "revision": "main@sha1:a"}]});
         group.status = serde_json::from_value(json!({"rollout": rollout})).unwrap();
-        assert!(has_entry(&group, "app") && has_entry(&group, "extra"));
+        assert!(has(&group, "app") && has(&group, "extra"));
         rollout["revisions"] = json!([{"sync": "app", "revision": "main@sha1:b"}]);
         group.status = serde_json::from_value(json!({"rollout": rollout})).unwrap();
-        assert!(has_entry(&group, "app") && !has_entry(&group, "extra"));
+        assert!(has(&group, "app") && !has(&group, "extra"));
     }
 }

@@ -241,13 +241,25 @@ impl<'m> Moment<'m> {
             let message = "admitted to the same target again, without a request";
             return Some(self.violation(Rule::NotAdmitted, message.to_owned()));
         }
-        let targets = self.targets(&self.timeline.cluster);
+        let targets = self.targets_before_pass();
         let has_failed = targets.iter().any(|(_, target)| {
             let failed = self.is_before(target.failed) || self.may_be_late(&targets, target);
             target.release == self.target.release && failed
         });
         let message = "admitted again on request, although it had not failed";
         (!has_failed).then(|| self.violation(Rule::NotAdmitted, message.to_owned()))
+    }
+
+    /// Returns the targets of the cluster before the pass that admitted this one, which has one time: it may have retried
+    /// another entry of the cluster just before.
+    fn targets_before_pass(&self) -> Vec<(&'m SyncTimeline<'m>, &'m Target)> {
+        let mut targets = self.targets(&self.timeline.cluster);
+        for (timeline, target) in &mut targets {
+            if target.rollout == self.target.rollout && target.recorded == self.target.recorded {
+                *target = timeline.target_before(target.index).unwrap_or(target);
+            }
+        }
+        targets
     }
 
     /// Whether a request to retry is for this cluster and stage, and not answered yet: it was made after the last

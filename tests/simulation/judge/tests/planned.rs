@@ -27,20 +27,25 @@ pub(super) fn two_entries(strategy: &Value) -> Script {
             spec["rolloutStrategy"][field] = value.clone();
         }
     });
-    script.push("c1", ONE);
-    script.push_folder("more", Vec::new());
-    script.observe("c1");
-    script.start("c1");
-    script.edit("SyncGroup", "shop", "starling", |group| {
-        let rolled = json!({"sync": "more", "revision": revision("c1")});
-        let revisions = group["status"]["rollout"]["revisions"].as_array_mut();
-        revisions.unwrap().push(rolled);
-    });
+    roll_both(&mut script, "c1");
     for cluster in ["a", "b", "c"] {
         script.roll_out_to(cluster, "c1");
         script.roll_out_more(cluster, "c1");
     }
     script
+}
+
+/// Pushes, observes and starts a commit of both entries.
+pub(super) fn roll_both(script: &mut Script, commit: &str) {
+    script.push(commit, if commit == "c1" { ONE } else { TWO });
+    script.push_folder("more", Vec::new());
+    script.observe(commit);
+    script.start(commit);
+    script.edit("SyncGroup", "shop", "starling", |group| {
+        let rolled = json!({"sync": "more", "revision": revision(commit)});
+        let revisions = group["status"]["rollout"]["revisions"].as_array_mut();
+        revisions.unwrap().push(rolled);
+    });
 }
 
 /// Removes the entry `more` from the spec, and begins a release without it.

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::accepted::first_commit_applied;
-use super::planned::edit_group;
+use super::planned::{edit_group, roll_both, two_entries};
 use super::removals::{begin, deleting, select};
 use super::script::{Script, condition, labelled, rendered, sync};
 use super::{BadCase, GoodCase, assert_accepted, assert_rejected};
@@ -74,6 +74,23 @@ fn failed_on_a() -> Script {
     script
 }
 
+/// Returns two entries on a cluster, of which one failed, if at all, and the other is in progress. Then both are retried
+/// in one pass.
+fn both_entries_retried(has_failed: bool) -> Script {
+    let mut script = two_entries(&json!({"maxFailures": 2}));
+    script.wait(5);
+    roll_both(&mut script, "c2");
+    script.admit("a", "c2");
+    script.admit_more("a", "c2");
+    if has_failed {
+        script.report_failure("a", &["ConfigMap default/settings"]);
+    }
+    script.wait(5);
+    let mut script = retry_for(script, &json!({}));
+    script.admit_more("a", "c2");
+    script
+}
+
 fn retry_for(mut script: Script, fields: &Value) -> Script {
     script.add_action("Retry", fields);
     script.retry("a", "c2");
@@ -95,7 +112,7 @@ fn held_membership(script: &mut Script) {
     });
 }
 
-pub(super) const BAD: [BadCase; 20] = [
+pub(super) const BAD: [BadCase; 21] = [
     ("a repair after an unreported restore", Rule::AfterRestore, || {
         repair(later(set_back(first_commit_applied())))
     }),
@@ -254,6 +271,11 @@ pub(super) const BAD: [BadCase; 20] = [
         script.wait(5);
         retry_for(script, &json!({}))
     }),
+    (
+        "a retry of two entries of a cluster in flight",
+        Rule::NotAdmitted,
+        || both_entries_retried(false),
+    ),
 ];
 
 #[test]
@@ -261,7 +283,7 @@ fn writes_after_a_restore_and_wrong_retries_are_rejected() {
     assert_rejected(&BAD);
 }
 
-const GOOD: [GoodCase; 10] = [
+const GOOD: [GoodCase; 11] = [
     (
         "an admission in the pass that ends a hold of clusters that left",
         || {
@@ -310,6 +332,9 @@ const GOOD: [GoodCase; 10] = [
     }),
     ("a retry on request", || {
         retry_for(failed_on_a(), &json!({"cluster": "a"}))
+    }),
+    ("a retry of two entries, of which one failed", || {
+        both_entries_retried(true)
     }),
     ("two retries for two requests", || {
         let mut script = retry_for(failed_on_a(), &json!({}));

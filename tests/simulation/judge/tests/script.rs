@@ -510,8 +510,8 @@ impl Script {
         self.report_applied(cluster);
     }
 
-    /// Admits the entry `more`, which renders nothing, and reports it as applied.
-    pub(super) fn roll_out_more(&mut self, cluster: &str, commit: &str) {
+    /// Admits the entry `more`, which renders nothing, in the pass that admitted the entry `app` last.
+    pub(super) fn admit_more(&mut self, cluster: &str, commit: &str) {
         let group = self.cr("SyncGroup", "shop");
         let mut spec = group["spec"]["syncs"][1].clone();
         spec.as_object_mut().unwrap().remove("name");
@@ -524,6 +524,12 @@ impl Script {
             sync["spec"] = spec;
             sync["metadata"]["annotations"] = annotations;
         });
+    }
+
+    /// Admits the entry `more`, and reports it as applied.
+    pub(super) fn roll_out_more(&mut self, cluster: &str, commit: &str) {
+        self.admit_more(cluster, commit);
+        let name = format!("shop-more-{cluster}");
         let at = self.now.to_string();
         self.edit("Sync", &name, "starling", |sync| {
             let (target, revision) = (digest(sync), sync["spec"]["revision"].clone());
