@@ -108,8 +108,8 @@ pub const SYSTEM_NAMESPACE: &str = "starling-system";
 pub const INVENTORY_PREFIX: &str = "starling-inventory-";
 /// The start of the name of the ConfigMap with the number of the last removal, in [`SYSTEM_NAMESPACE`] of a member.
 pub const REMOVALS_PREFIX: &str = "starling-hub-";
-/// The start of the name of the ConfigMaps in [`SYSTEM_NAMESPACE`] of a member by which two Clusters are found to be the
-/// same member. They exist for a moment.
+/// The start of the name of the ConfigMaps in [`SYSTEM_NAMESPACE`] of a member by which two Clusters are found to be
+/// the same member. They exist for a moment.
 pub const IDENTITY_PREFIX: &str = "starling-identity-";
 /// ConfigMap on the management cluster that holds the installation ID.
 pub const INSTALLATION: &str = "starling-installation";

@@ -235,8 +235,8 @@ pub struct SyncStatus {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub last_attempt_time: String,
     /// Admission whose slot the Sync gave back, because its cluster became unreachable before anything was written to
-    /// it: the value of the annotation `starling.dev/admitted-at`. The Sync applies nothing until its SyncGroup admits it
-    /// again.
+    /// it: the value of the annotation `starling.dev/admitted-at`. The Sync applies nothing until its SyncGroup admits
+    /// it again.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub returned_admission: String,
     /// Last revision that was applied successfully.

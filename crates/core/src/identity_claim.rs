@@ -1,10 +1,11 @@
 //! What follows if several Clusters report one identity: the UID of the namespace `kube-system`, which a member can
 //! claim as it likes.
 //!
-//! Two Clusters that are one member would own it in turns, so the older Cluster keeps it. That they are one member takes
-//! a proof: what was written through one of them is read through the other, in both directions. Otherwise one of them
-//! lies, or was restored from a backup of the other, and it cannot be known which. Then each of them continues, and the
-//! one that came later gets an identity of its own, so that nothing that is known of the other member counts for it.
+//! Two Clusters that are one member would own it in turns, so the older Cluster keeps it. That they are one member
+//! takes a proof: what was written through one of them is read through the other, in both directions. Otherwise one of
+//! them lies, or was restored from a backup of the other, and it cannot be known which. Then each of them continues,
+//! and the one that came later gets an identity of its own, so that nothing that is known of the other member counts
+//! for it.
 
 use crate::digest::hash64;
 use crate::ids::ClusterId;

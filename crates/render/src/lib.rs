@@ -79,8 +79,8 @@ pub struct RenderLimits {
     pub objects: usize,
     /// Concurrent builds; at least one.
     pub builds: usize,
-    /// Time after which a build gives its turn up while another tenant waits for one. It begins anew, and may take twice
-    /// as long then.
+    /// Time after which a build gives its turn up while another tenant waits for one. It begins anew, and may take
+    /// twice as long then.
     pub turn: Duration,
     /// The directory in which each build gets a private one, which is deleted after it.
     pub directory: PathBuf,

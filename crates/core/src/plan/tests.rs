@@ -448,7 +448,8 @@ fn t33_a_group_whose_membership_is_held_has_not_succeeded() {
     }
 }
 
-/// A member that was lost before anything was written to it holds no slot, and gets one like the others when it is back.
+/// A member that was lost before anything was written to it holds no slot, and gets one like the others when it is
+/// back.
 #[test]
 fn tenant_a_slot_that_was_given_back_is_free() {
     for (script, expected) in [

@@ -1,5 +1,5 @@
-//! Decides on the identity that a member claims ([`starling_core::identity_claim`]), with a proof whether another Cluster
-//! with the same one is the same member.
+//! Decides on the identity that a member claims ([`starling_core::identity_claim`]), with a proof whether another
+//! Cluster with the same one is the same member.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
@@ -150,7 +150,8 @@ async fn passes(
     Ok(read?.is_some_and(|read| read == nonce))
 }
 
-/// Returns a text of 128 bits that nobody can guess: the standard library keys its hashes with randomness of the system.
+/// Returns a text of 128 bits that nobody can guess: the standard library keys its hashes with randomness of the
+/// system.
 fn nonce() -> String {
     let random = || RandomState::new().hash_one(Instant::now());
     format!("{:016x}{:016x}", random(), random())

@@ -126,8 +126,8 @@ fn status(
 /// The reason of Ready of a Cluster that is not used because of an older one.
 pub(super) const IDENTITY_CONFLICT_REASON: &str = "IdentityConflict";
 
-/// Returns how a Cluster in `namespace` is told of another one. A member can claim any identity, so the name of a Cluster
-/// in another namespace is not told.
+/// Returns how a Cluster in `namespace` is told of another one. A member can claim any identity, so the name of a
+/// Cluster in another namespace is not told.
 fn name_for(other: &ObjectKey, namespace: &str) -> String {
     if other.namespace == namespace {
         format!("Cluster {other}")

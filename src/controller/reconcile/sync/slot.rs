@@ -20,7 +20,8 @@ pub(super) fn is_returned(context: SyncContext<'_>, observed: &SyncSnapshot) -> 
         || (remembered.is_some() && remembered.as_deref() == slot_return::admission(object))
 }
 
-/// Returns the admission whose slot the Sync gives back, or gave back before, for its status; `None`: it keeps its slot.
+/// Returns the admission whose slot the Sync gives back, or gave back before, for its status; `None`: it keeps its
+/// slot.
 pub(super) async fn returned(context: SyncContext<'_>, sync: &ValidSync<'_>) -> Option<String> {
     let observed = sync.observed;
     let admission = slot_return::admission(&observed.object)?;

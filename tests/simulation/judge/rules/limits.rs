@@ -27,14 +27,14 @@ use crate::judge::world::{SyncTimeline, World};
 ///
 /// Evidence: the specs and statuses of the group's Syncs in the order in which the management cluster committed them. A
 /// cluster is in flight from the write that admits it until its Sync reports it as done or failed, or until
-/// `progressDeadline`, or gives its slot back, and again while it has not been healthy for `minSuccessTime`; not while it is suspended, not
-/// selected, or unreachable with an older release. Once done, it is not in flight again for the same admission; if it
-/// failed and is retried, the next admission on it takes no slot of another cluster. Neither does an admission on a
-/// cluster that was done within the lag, if returned clusters are the reason that too many are in flight. The limits
-/// are the widest that were current, or may still have been for the controller, at the decision; a failure counts once
-/// it must have been known. Percentages are of the selected clusters, or of those in the stage; concurrency rounds up
-/// and is at least one, failures round down. An operator action counts if it existed during the whole lag. Within the
-/// lag after a restore of the management cluster nothing is evidence.
+/// `progressDeadline`, or gives its slot back, and again while it has not been healthy for `minSuccessTime`; not while
+/// it is suspended, not selected, or unreachable with an older release. Once done, it is not in flight again for the
+/// same admission; if it failed and is retried, the next admission on it takes no slot of another cluster. Neither does
+/// an admission on a cluster that was done within the lag, if returned clusters are the reason that too many are in
+/// flight. The limits are the widest that were current, or may still have been for the controller, at the decision; a
+/// failure counts once it must have been known. Percentages are of the selected clusters, or of those in the stage;
+/// concurrency rounds up and is at least one, failures round down. An operator action counts if it existed during the
+/// whole lag. Within the lag after a restore of the management cluster nothing is evidence.
 pub(super) fn admissions_respect_the_limits(world: &World<'_>) -> Vec<Violation> {
     let mut found = Vec::new();
     for (id, track) in &world.hub.groups {

@@ -154,8 +154,8 @@ fn an_unreachable_cluster_returns_and_gets_the_newer_release_in_its_own_slot() -
     script.end()
 }
 
-/// Nothing was written to the cluster before it was lost: its slot is free for another cluster, and it is admitted again
-/// when it is back and a slot is free.
+/// Nothing was written to the cluster before it was lost: its slot is free for another cluster, and it is admitted
+/// again when it is back and a slot is free.
 fn a_cluster_that_gave_its_slot_back_is_admitted_again() -> History {
     let mut script = returned();
     script.admit("b", "c2");
