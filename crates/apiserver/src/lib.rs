@@ -6,8 +6,8 @@
 //!   their addresses, credentials and clock;
 //! - [`controllers`] reconcile objects after writes, and [`verbs`] execute requests, both on the [`state`] of a
 //!   cluster;
-//! - [`state`] is a [`store`] of objects with the resources that the cluster serves ([`kinds`]); [`rbac`] decides who may
-//!   do what, [`journal`] records every write, [`persist`] stores the state on disk, [`faults`] injects errors;
+//! - [`state`] is a [`store`] of objects with the resources that the cluster serves ([`kinds`]); [`rbac`] decides who
+//!   may do what, [`journal`] records every write, [`persist`] stores the state on disk, [`faults`] injects errors;
 //! - [`schema`] defines how the values of a kind merge, [`fields`] has field paths and sets of them, [`typed`] compares
 //!   and merges values, [`managed`] maintains `metadata.managedFields` (server-side apply, KEP-555), [`patch`] has the
 //!   other patch types and [`crd`] custom resources.

@@ -1,10 +1,10 @@
 //! The text format of steps.
 //!
 //! A line is a method, a path, and a body in JSON. The form of the body follows from the method; `PATCH-MERGE`,
-//! `PATCH-JSON`, `PATCH-STRATEGIC` and `APPLY` name it, as do `DELETE-YAML`, and `DELETE-TEXT`.
-//! With `-PROTOBUF`, the body is protobuf in base64. `UNTIL`
-//! repeats a get until the response has a code and a text, to wait for controllers; `WATCH` reads events up to one of
-//! the named object. A line that starts with `@` and an identity is sent by it, see [`Identity`]. A line that starts with `!` and a reason compares code and reason only. Values of each server are
+//! `PATCH-JSON`, `PATCH-STRATEGIC` and `APPLY` name it, as do `DELETE-YAML`, and `DELETE-TEXT`. With `-PROTOBUF`, the
+//! body is protobuf in base64. `UNTIL` repeats a get until the response has a code and a text, to wait for controllers;
+//! `WATCH` reads events up to one of the named object. A line that starts with `@` and an identity is sent by it, see
+//! [`Identity`]. A line that starts with `!` and a reason compares code and reason only. Values of each server are
 //! written as `$…(…)`, see [`crate::requests::side::Memory`].
 
 /// The content type of bodies in protobuf.
@@ -25,9 +25,9 @@ pub(crate) struct Step {
     pub(crate) identity: Option<Identity>,
 }
 
-/// Who sends a request: `@[=TOKEN>]USER[+GROUP]…[;KEY=VALUE]…` impersonates a user with groups and extra fields; the key
-/// `uid` is the UID. `TOKEN` is that of the administrator unless it names a service account for which the script has
-/// requested one, or `none` or `bad`. Without a user, nobody is impersonated.
+/// Who sends a request: `@[=TOKEN>]USER[+GROUP]…[;KEY=VALUE]…` impersonates a user with groups and extra fields; the
+/// key `uid` is the UID. `TOKEN` is that of the administrator unless it names a service account for which the script
+/// has requested one, or `none` or `bad`. Without a user, nobody is impersonated.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Identity {
     pub(crate) token: Option<String>,

@@ -4,9 +4,8 @@ use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
 use super::objects::{find, write_by};
-use crate::kinds::tables::CLUSTER_ROLES;
 use crate::object::Head;
-use crate::rbac::Rule;
+use crate::rbac::{CLUSTER_ROLES, Rule};
 use crate::state::State;
 use crate::status::Status;
 use crate::store::Range;
@@ -57,7 +56,8 @@ fn fill(state: &mut State, name: &str, now: Timestamp) -> Result<(), Status> {
     verbs::patch(state, &target, PatchBody::Apply(config), &[], &write).map(|_| ())
 }
 
-/// Returns the rules of all other roles that an aggregation rule selects, each once; `None` if a selector cannot be read.
+/// Returns the rules of all other roles that an aggregation rule selects, each once; `None` if a selector cannot be
+/// read.
 fn selected_rules(state: &State, name: &str, aggregation: &Value) -> Option<Vec<Value>> {
     let (mut rules, mut read): (Vec<Value>, Vec<Rule>) = (Vec::new(), Vec::new());
     for selector in aggregation["clusterRoleSelectors"]

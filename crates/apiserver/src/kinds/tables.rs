@@ -2,7 +2,5 @@
 
 /// The table of Namespaces.
 pub(crate) const NAMESPACES: &str = "namespaces";
-/// The table of ClusterRoles.
-pub(crate) const CLUSTER_ROLES: &str = "clusterroles.rbac.authorization.k8s.io";
 /// The table of CustomResourceDefinitions.
 pub(crate) const DEFINITIONS: &str = "customresourcedefinitions.apiextensions.k8s.io";

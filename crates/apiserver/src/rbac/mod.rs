@@ -20,7 +20,7 @@ pub(crate) use bootstrap::{Bootstrap, Reconciled, reconciled};
 pub(crate) use cover::quoted_list;
 pub use cover::{compact, describe, uncovered};
 pub use mode::{AuthorizationMode, UnknownAuthorizationMode};
-pub(crate) use policy::aggregate;
+pub(crate) use policy::{CLUSTER_ROLES, aggregate};
 pub use policy::{Decision, Grant, Policy, Problem, Who};
 pub use rule::Rule;
 

@@ -8,10 +8,12 @@ use serde_json::Value;
 use super::PRIVILEGED_GROUP;
 use super::attributes::Attributes;
 use super::rule::Rule;
-use crate::kinds::tables::CLUSTER_ROLES;
 use crate::object::head;
 use crate::store::{Range, Store, Stored};
 use crate::value::quoted;
+
+/// The table of ClusterRoles.
+pub(crate) const CLUSTER_ROLES: &str = "clusterroles.rbac.authorization.k8s.io";
 
 /// The tables whose objects decide.
 const TABLES: [&str; 4] = [

@@ -5,8 +5,9 @@ use std::collections::BTreeSet;
 use jiff::Timestamp;
 
 use crate::kinds::Resource;
-use crate::kinds::tables::{CLUSTER_ROLES, DEFINITIONS, NAMESPACES};
+use crate::kinds::tables::{DEFINITIONS, NAMESPACES};
 use crate::object::finalizers::{FOREGROUND, ORPHAN};
+use crate::rbac::CLUSTER_ROLES;
 use crate::store::{Store, Stored, TableName};
 
 /// A key of the queue: an object and the controller that reconciles it.
