@@ -286,7 +286,8 @@ impl GitStore {
         stats.ok_or_else(|| GitError::not_found(access, format!("commit {commit}")))
     }
 
-    /// Reads the tree of a commit with `work`, on a thread and within the limits of an exported tree. Nothing is written.
+    /// Reads the tree of a commit with `work`, on a thread and within the limits of an exported tree. Nothing is
+    /// written.
     ///
     /// A `.sourceignore` file and `ignore` exclude files as in [`Self::export`].
     ///

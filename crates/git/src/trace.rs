@@ -58,6 +58,12 @@ impl Trace {
         self.directories.get(directory)?.names.get(name).copied()
     }
 
+    pub(super) fn is_listed(&self, directory: &Path) -> bool {
+        self.directories
+            .get(directory)
+            .is_some_and(|directory| directory.listed)
+    }
+
     pub(super) fn enter(&mut self, path: &Path, id: Oid) {
         let directory = self.directories.entry(path.to_path_buf());
         directory.or_insert_with(|| Directory {

@@ -185,6 +185,8 @@ impl<'a> TreeReader<'a> {
     }
 
     fn kind_at(&self, path: &Path) -> Result<Option<TreeKind>, GitError> {
+        // Also for entries that are known: links may lead through the same ones again and again.
+        self.check_deadline()?;
         if path.as_os_str().is_empty() {
             return Ok(Some(TreeKind::Directory));
         }
@@ -287,11 +289,14 @@ impl<'a> TreeReader<'a> {
         let Some(directory) = self.directory(parent)? else {
             return Ok(None);
         };
-        self.count()?;
         let entry = directory.get_name_bytes(name.as_bytes()).map(|entry| TraceEntry {
             mode: entry.filemode_raw(),
             id: entry.id(),
         });
+        // The names of a listed directory have been counted. Never more are counted than the tree has.
+        if entry.is_some() && !self.state.borrow().trace.is_listed(parent) {
+            self.count()?;
+        }
         let mut state = self.state.borrow_mut();
         state.trace.note(parent, directory.id(), name, entry);
         Ok(entry)
@@ -316,7 +321,6 @@ impl<'a> TreeReader<'a> {
             return Ok(None);
         };
         self.check_depth(path)?;
-        self.count()?;
         let bytes = self.check_size(id, ObjectType::Tree, path, MAX_DIRECTORY_BYTES)?;
         let tree = self.mirror.repo.find_tree(id);
         let tree = Rc::new(tree.map_err(|error| self.unreadable(&error))?);
@@ -331,11 +335,16 @@ impl<'a> TreeReader<'a> {
         Ok(Some(tree))
     }
 
+    fn check_deadline(&self) -> Result<(), GitError> {
+        match self.interrupt.stopped() {
+            Some(_) => Err(GitError::timeout(self.access, self.interrupt.after())),
+            None => Ok(()),
+        }
+    }
+
     /// Counts one more entry, and checks the deadline.
     fn count(&self) -> Result<(), GitError> {
-        if self.interrupt.stopped().is_some() {
-            return Err(GitError::timeout(self.access, self.interrupt.after()));
-        }
+        self.check_deadline()?;
         let mut state = self.state.borrow_mut();
         state.entries += 1;
         let limit = self.limits.max_entries;

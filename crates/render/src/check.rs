@@ -332,6 +332,8 @@ impl Walk<'_> {
             return Err(self.refused(entry_path, entry, Refusal::Plugin));
         }
         self.path_of(entry_path, fields)?;
+        // ValueAddTransformer reads its targets from it.
+        self.path_in(entry_path, fields, "targetfilepath")?;
         self.sources(entry_path, fields)?;
         for (_, paths) in named(fields, &["paths"]) {
             // `paths` of a patch transformer; other plugins have no such field.
@@ -355,12 +357,22 @@ impl Walk<'_> {
     }
 
     fn path_of(&mut self, entry_path: EntryPath<'_>, fields: &Map<String, Value>) -> Result<(), RenderError> {
-        for (_, path) in named(fields, &["path"]) {
+        self.path_in(entry_path, fields, "path")
+    }
+
+    /// Checks the file that a field names, if the field is set.
+    fn path_in(
+        &mut self,
+        entry_path: EntryPath<'_>,
+        fields: &Map<String, Value>,
+        field: &str,
+    ) -> Result<(), RenderError> {
+        for (name, path) in named(fields, &[field]) {
             match path {
                 Value::Null => {}
                 Value::String(path) if path.is_empty() => {}
                 Value::String(path) => self.file(entry_path, path)?,
-                _ => return Err(self.refused(entry_path, "path", Refusal::Malformed)),
+                _ => return Err(self.refused(entry_path, name, Refusal::Malformed)),
             }
         }
         Ok(())

@@ -106,7 +106,10 @@ validators:
         let generator =
             "{apiVersion: builtin, kind: ConfigMapGenerator, metadata: {name: c}, files: [of.generator]}";
         let plugin = "{apiVersion: builtin, kind: PatchTransformer, metadata: {name: x}, path: of.plugin}";
+        let targets = "{apiVersion: builtin, kind: ValueAddTransformer, metadata: {name: v}, targetFilePath: of.targets}";
+        let plugins = format!("{plugin}\n---\n{targets}\n");
         let named = [
+            "of.targets",
             "patch.yaml",
             "old.yaml",
             "json.yaml",
@@ -133,7 +136,7 @@ validators:
                 "plugins/kustomization.yaml".to_owned(),
                 "resources: [plugin.yaml]",
             ),
-            ("plugins/plugin.yaml".to_owned(), plugin),
+            ("plugins/plugin.yaml".to_owned(), plugins.as_str()),
         ];
         all.extend(named.map(|name| (format!("app/{name}"), "{}")));
         let mut expected: Vec<String> = all.iter().map(|(path, _)| format!("x/{path}")).collect();

@@ -262,12 +262,12 @@ async fn tenant_the_limits_of_exported_trees_hold_for_selected_files() {
     let paths = ["a/f000", "a/f001"];
     let limits = |change: fn(&mut ExportLimits)| export_limits(change);
 
-    // One directory is entered, three names are looked up. The fifty files elsewhere do not count.
-    let scene = Scene::of(limits(|l| l.max_entries = 4), vec![root()]).await;
+    // A directory and two files. The fifty files elsewhere do not count.
+    let scene = Scene::of(limits(|l| l.max_entries = 3), vec![root()]).await;
     let selected = scene.select(0, None, &paths).await.unwrap();
     scene.write(selected.files).await.unwrap();
-    let scene = Scene::of(limits(|l| l.max_entries = 3), vec![root()]).await;
-    assert_eq!(scene.refusal(&paths).await, Refusal::Entries { limit: 3 });
+    let scene = Scene::of(limits(|l| l.max_entries = 2), vec![root()]).await;
+    assert_eq!(scene.refusal(&paths).await, Refusal::Entries { limit: 2 });
 
     let scene = Scene::of(limits(|l| l.max_total_bytes = 10), vec![root()]).await;
     let selected = scene.select(0, None, &paths).await.unwrap();
@@ -300,7 +300,9 @@ async fn tenant_listed_directories_are_checked_as_a_whole() {
         ),
         (vec![("..", file("1"))], Refusal::Name { path: "d/..".into() }),
         (
-            ["1", "2", "3", "4", "5"].map(|name| (name, file(""))).to_vec(),
+            ["1", "2", "3", "4", "5", "6"]
+                .map(|name| (name, file("")))
+                .to_vec(),
             Refusal::Entries { limit: 6 },
         ),
     ] {
