@@ -246,19 +246,24 @@ pub(crate) fn lost_in_moves(run: &Run, script: &Script) -> anyhow::Result<Vec<St
 pub(crate) fn journal_errors(run: &Run, script: &Script) -> Vec<String> {
     let journals = run.world.ledger.journals();
     let mut journal_errors = Vec::new();
-    let (clock, lag) = (clock(run), lag(script));
-    let follows_restore = |flaw: &Flaw| {
-        let (Some((_, shown)), FlawKind::Gap(Gap::RemovedUndecided { .. })) = (flaw.entry, &flaw.kind) else {
-            return false;
-        };
-        let at = clock.when(shown, run.ended);
-        let mut restores = run.set_backs.iter().filter(|(_, name)| name == HUB);
-        restores.any(|(back, _)| *back <= at && at.duration_since(*back) <= lag)
+    let (written, lag) = (run.world.ledger.written(), lag(script));
+    let restores = || run.set_backs.iter().filter(|(_, name)| name == HUB);
+    // By the real time: a jump of the clock of the controller is a reason for the same time to be shown twice.
+    let follows_restore = |of: &str, flaw: &Flaw| {
+        let is_removal = matches!(flaw.kind, FlawKind::Gap(Gap::RemovedUndecided { .. }));
+        let mut same = written
+            .iter()
+            .filter(|written| written.entry.name.as_str() == of && written.entry.seq == flaw.seq);
+        is_removal
+            && same.any(|written| {
+                let at = written.at;
+                restores().any(|(back, _)| *back <= at && at.duration_since(*back) <= lag)
+            })
     };
     for journal in &journals {
         let violations = verify(&journal.chain, &journal.entries, None);
         let of = journal.entries.first().map_or("", |entry| entry.name.as_str());
-        let flaws = violations.flaws.iter().filter(|flaw| !follows_restore(flaw));
+        let flaws = violations.flaws.iter().filter(|flaw| !follows_restore(of, flaw));
         journal_errors
             .extend(flaws.map(|error| format!("journal of {of}, entry {}: {}", error.seq, error.kind)));
     }
