@@ -29,7 +29,7 @@ async fn reconcile(of: Loop, context: &Context, key: &ObjectKey) -> Result<Next,
     match of {
         Loop::Source => reconcile::source::reconcile(context.of_source(), key).await,
         Loop::Cluster => reconcile::cluster::reconcile(context.of_cluster(), key).await,
-        Loop::Sync => reconcile::sync::reconcile(context.of_sync(), key).await,
+        Loop::Sync => Box::pin(reconcile::sync::reconcile(context.of_sync(), key)).await,
         Loop::SyncGroup => reconcile::sync_group::reconcile(context.of_group(), key).await,
     }
 }

@@ -108,7 +108,7 @@ mod tests {
             vec![a.clone(), file("b", 0o100_755, "2")],
             vec![a.clone(), file("b", 0o120_000, "2")],
             vec![a.clone(), file("b", 0o100_644, "1")],
-            vec![a.clone(), file("c", 0o100_644, "2")],
+            vec![a, file("c", 0o100_644, "2")],
             vec![file("ab", 0o100_644, "1"), b.clone()],
         ] {
             assert_ne!(both, digest(&other), "{other:?}");

@@ -9,7 +9,8 @@ use super::apply::ApplyJob;
 use super::attempt::Attempt;
 use super::call::{Call, JSON, Operation};
 use super::error::MemberError;
-use super::metadata::{Metadata, Partial};
+use super::metadata::Partial;
+use super::outcome::InStep;
 use super::paths;
 use super::transport::{ApiResponse, Member};
 
@@ -21,24 +22,6 @@ pub(super) enum Adoption {
     Differs(String),
     /// The object does not exist.
     Absent,
-}
-
-/// An object that an apply would not change.
-pub(super) struct InStep {
-    /// The record that such an apply would return.
-    pub(super) record: Record,
-    /// Whether an apply of Starling created the object ([`Metadata::is_created_by_us`]).
-    pub(super) is_created_by_us: bool,
-}
-
-impl InStep {
-    /// Reads the metadata of the object. `digest`: that of the content that it has; empty if that is not known.
-    pub(super) fn read(metadata: &Metadata<'_>, digest: &str) -> Self {
-        Self {
-            record: metadata.record(digest),
-            is_created_by_us: metadata.is_created_by_us(),
-        }
-    }
 }
 
 /// Whether a write of an object may change nothing although its reason is a difference. A drift may be that between two

@@ -11,14 +11,14 @@ use starling_core::apply::{ApplyReason, ApplyStep, Record};
 use starling_core::fields::FieldSet;
 use starling_core::object::{Ignored, RenderedObject};
 
-use super::adopt::{Adoption, InStep};
+use super::adopt::Adoption;
 use super::apply::ApplyJob;
 use super::attempt::Attempt;
 use super::body::with_uid;
 use super::call::{Call, Operation};
 use super::error::MemberError;
 use super::metadata::Partial;
-use super::outcome::{Applied, applied, unchanged};
+use super::outcome::{Applied, InStep, applied, unchanged};
 use super::transport::{ApiResponse, Member};
 
 /// How often the release of fields is retried after a concurrent write to the object: the status of a starting workload

@@ -6,7 +6,6 @@ use starling_core::fields::FieldSet;
 use starling_core::inventory::{Inventory, Origin};
 use starling_core::object::ObjectId;
 
-use super::adopt::InStep;
 use super::call::Operation;
 use super::error::MemberError;
 use super::metadata::{Metadata, Partial};
@@ -104,6 +103,24 @@ impl ApplyOutcome {
         self.undeleted.sort();
         self.handed_over.sort();
         self.left_alone.sort();
+    }
+}
+
+/// An object that an apply would not change.
+pub(super) struct InStep {
+    /// The record that such an apply would return.
+    pub(super) record: Record,
+    /// Whether an apply of Starling created the object ([`Metadata::is_created_by_us`]).
+    pub(super) is_created_by_us: bool,
+}
+
+impl InStep {
+    /// Reads the metadata of the object. `digest`: that of the content that it has; empty if that is not known.
+    pub(super) fn read(metadata: &Metadata<'_>, digest: &str) -> Self {
+        Self {
+            record: metadata.record(digest),
+            is_created_by_us: metadata.is_created_by_us(),
+        }
     }
 }
 

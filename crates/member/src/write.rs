@@ -4,14 +4,14 @@ use bytes::Bytes;
 use starling_core::apply::{ApplyStep, Claim, Record};
 use starling_core::object::RenderedObject;
 
-use super::adopt::{Adoption, InStep};
+use super::adopt::Adoption;
 use super::apply::ApplyJob;
 use super::attempt::Attempt;
 use super::body::with_uid;
 use super::call::{Call, METADATA, Operation};
 use super::error::MemberError;
 use super::metadata::Partial;
-use super::outcome::{Applied, applied, unchanged};
+use super::outcome::{Applied, InStep, applied, unchanged};
 use super::paths;
 use super::recreate::RecreationRefusal;
 use super::transport::{ApiResponse, Member};

@@ -89,7 +89,7 @@ fn has_one_form(route: &Route) -> bool {
     match route {
         Route::Plain(steps) => steps.first().is_none_or(|first| health::is_check(first)),
         Route::Discovery(steps) => **steps == ["openapi", "v3"],
-        _ => false,
+        Route::Resource { .. } => false,
     }
 }
 

@@ -530,7 +530,10 @@ async fn tenant_an_admission_counts_as_not_written_only_with_proof() {
     let (mut ledger, _) = open(folder.path()).await;
     let admission = mk_admission(1, "eu1", "sha256:t");
     assert!(!ledger.nothing_written(&admission).await.unwrap(), "not recorded");
-    ledger.record_admissions(&[admission.clone()]).await.unwrap();
+    ledger
+        .record_admissions(std::slice::from_ref(&admission))
+        .await
+        .unwrap();
     assert!(ledger.nothing_written(&admission).await.unwrap());
     let other_time = Admission {
         admitted_at: at(7),
@@ -592,7 +595,10 @@ async fn an_attempt_that_succeeded_or_failed_otherwise_may_have_written() {
         let folder = TempDir::new().unwrap();
         let (ledger, _) = open(folder.path()).await;
         let admission = mk_admission(1, "eu1", "sha256:t");
-        ledger.record_admissions(&[admission.clone()]).await.unwrap();
+        ledger
+            .record_admissions(std::slice::from_ref(&admission))
+            .await
+            .unwrap();
         let id = ledger
             .begin_attempt(&mk_attempt("shop/web-eu1", 1))
             .await
@@ -607,7 +613,10 @@ async fn an_attempt_that_succeeded_or_failed_otherwise_may_have_written() {
     let folder = TempDir::new().unwrap();
     let (ledger, _) = open(folder.path()).await;
     let admission = mk_admission(1, "eu1", "sha256:t");
-    ledger.record_admissions(&[admission.clone()]).await.unwrap();
+    ledger
+        .record_admissions(std::slice::from_ref(&admission))
+        .await
+        .unwrap();
     ledger
         .settle_admission(&admission.key, AdmissionOutcome::Left, "", at(2))
         .await
