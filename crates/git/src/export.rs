@@ -18,6 +18,7 @@ use super::access::RepoAccess;
 use super::error::{GitError, Refusal, printable};
 use super::files::TreeFile;
 use super::interrupt::Interrupt;
+use super::kind::{Kind, kind_of};
 use super::limits::{ExportLimits, MAX_DIRECTORY_BYTES};
 use super::links::{Layout, Node};
 use super::mirror::Mirror;
@@ -483,28 +484,8 @@ pub(super) fn rules(
         .map_err(|error| bad_rules(IGNORE_FILE, error.to_string()))
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
-    Directory,
-    File,
-    Link,
-    Submodule,
-    Unknown,
-}
-
 fn kind(entry: &TreeEntry<'_>) -> Kind {
     kind_of(entry.filemode_raw())
-}
-
-/// Reads the type bits as stored; libgit2 itself reads an unknown type as a file.
-pub(super) fn kind_of(mode: i32) -> Kind {
-    match mode & 0o170_000 {
-        0o040_000 => Kind::Directory,
-        0o100_000 => Kind::File,
-        0o120_000 => Kind::Link,
-        0o160_000 => Kind::Submodule,
-        _ => Kind::Unknown,
-    }
 }
 
 /// Whether a name is not that of a file below the root, or `.git` in any letter case: a program that later runs in the

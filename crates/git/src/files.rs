@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use git2::Oid;
 use sha2::{Digest as _, Sha256};
 
-use super::export::{Kind, kind_of};
+use super::kind::{Kind, kind_of};
 
 /// One entry of a tree.
 #[derive(Debug, Clone, PartialEq, Eq)]

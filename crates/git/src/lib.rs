@@ -25,6 +25,7 @@ mod files;
 mod fuzz;
 mod http;
 mod interrupt;
+mod kind;
 mod limits;
 mod links;
 mod local;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use git2::Oid;
 
 use super::error::GitError;
-use super::export::{Kind, kind_of};
+use super::kind::{Kind, kind_of};
 
 /// One entry of a directory, as stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -15,9 +15,10 @@ use ignore::gitignore::Gitignore;
 
 use super::access::RepoAccess;
 use super::error::{GitError, Refusal, printable};
-use super::export::{IGNORE_FILE, Kind, MAX_LINK_BYTES, is_forbidden, kind_of, read_rules};
+use super::export::{IGNORE_FILE, MAX_LINK_BYTES, is_forbidden, read_rules};
 use super::files::{TreeFile, TreeFiles};
 use super::interrupt::Interrupt;
+use super::kind::{Kind, kind_of};
 use super::limits::{ExportLimits, MAX_DIRECTORY_BYTES};
 use super::mirror::Mirror;
 use super::trace::{Trace, TraceEntry};
