@@ -244,7 +244,7 @@ validators:
                 ("other/broken/kustomization.yaml", "{"),
             ]);
             assert_eq!(files(&tree, "fine"), ["fine/kustomization.yaml", "other/a.yaml"]);
-            let error = outcome(&tree, "app").err().expect(target);
+            let error = outcome(&tree, "app").expect_err(target);
             let text = error.to_string();
             assert!(
                 matches!(error, RenderError::Refused { refusal, .. } if refusal == expected),
