@@ -45,7 +45,7 @@ mod tests {
 
     use super::*;
 
-    fn sync(group: Option<&str>, annotations: Value, returned: &str) -> (SyncResource, SyncStatus) {
+    fn sync(group: Option<&str>, annotations: &Value, returned: &str) -> (SyncResource, SyncStatus) {
         let group = group.map(|name| json!({"name": name, "entry": "app"}));
         let sync = serde_json::from_value(json!({
             "apiVersion": "starling.dev/v1alpha1", "kind": "Sync",
@@ -64,12 +64,12 @@ mod tests {
     fn only_the_current_admission_of_a_group_is_returned() {
         let at = json!({"starling.dev/admitted-at": "2026-01-01T00:00:01Z"});
         for (group, annotations, returned, expected) in [
-            (Some("g"), at.clone(), "2026-01-01T00:00:01Z", true),
+            (Some("g"), &at, "2026-01-01T00:00:01Z", true),
             // It was admitted again.
-            (Some("g"), at.clone(), "2026-01-01T00:00:00Z", false),
-            (Some("g"), at.clone(), "", false),
-            (Some("g"), json!({}), "", false),
-            (None, at, "2026-01-01T00:00:01Z", false),
+            (Some("g"), &at, "2026-01-01T00:00:00Z", false),
+            (Some("g"), &at, "", false),
+            (Some("g"), &json!({}), "", false),
+            (None, &at, "2026-01-01T00:00:01Z", false),
         ] {
             let (sync, status) = sync(group, annotations, returned);
             assert_eq!(has_returned(&sync, &status), expected, "{sync:?} {returned}");

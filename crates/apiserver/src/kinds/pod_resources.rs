@@ -150,7 +150,7 @@ pub(super) fn qos_class(spec: &Value) -> &'static str {
 mod tests {
     use super::*;
 
-    fn settled(containers: Value, resources: Value) -> (Value, &'static str) {
+    fn settled(containers: &Value, resources: &Value) -> (Value, &'static str) {
         let mut spec = json!({"containers": containers, "resources": resources});
         set_defaults(&mut spec);
         let class = qos_class(&spec);
@@ -202,7 +202,7 @@ mod tests {
                 "Burstable",
             ),
         ] {
-            assert_eq!(settled(containers, given.clone()), (resources, class), "{given}");
+            assert_eq!(settled(&containers, &given), (resources, class), "{given}");
         }
     }
 

@@ -99,7 +99,7 @@ const GOOD: [GoodCase; 5] = [
     }),
     ("a namespace while another Sync takes something in it", || {
         container_goes("Namespace", |script| {
-            another_has(script, &content("Secret"), true)
+            another_has(script, &content("Secret"), true);
         })
     }),
     ("a namespace with what is being deleted", || {
