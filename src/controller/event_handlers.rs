@@ -180,8 +180,8 @@ impl EventHandlers<'_> {
 
     /// Enqueues the Syncs that wait for an entry which the group has again, a SyncGroup (except after a write by its
     /// reconciler), and the Syncs that an edit of the group affects: those with deletions that wait for an approval,
-    /// which the group may now have, or for a grace, or that used an approval up, those whose finalizer no longer matches
-    /// the policy, and those with an open request of a reconcile.
+    /// which the group may now have, or for a grace, or that used an approval up, those whose finalizer no longer
+    /// matches the policy, and those with an open request of a reconcile.
     pub fn on_group(&self, change: &Change<SyncGroup>, by: ChangedBy) {
         let key = ObjectKey::of(&**change.object());
         for entry in entries(change.object()) {

@@ -2,8 +2,8 @@
 //! and a controller has reported on, with definitions that then gain, lose and default fields, and gain a version. The
 //! embedded server stops in between. Every response is compared with a real kube-apiserver.
 //!
-//! The older definitions are made of those in `crds`: some fields and some defaults are taken away, and a field is added
-//! that the newer ones no longer have.
+//! The older definitions are made of those in `crds`: some fields and some defaults are taken away, and a field is
+//! added that the newer ones no longer have.
 
 use serde_json::{Map, Value, json};
 use starling_apiserver::controllers::Controllers;

@@ -1,10 +1,10 @@
 //! Objects of cluster-scoped kinds whose manifest has a namespace.
 //!
-//! A kube-apiserver clears `metadata.namespace` of such an object, so published manifests have it, and kustomize sets it
-//! on custom resources of every kind. The namespace is a part of [`ObjectId`]. It is therefore cleared before anything
-//! is compared with an ID: for kinds of Kubernetes in the render, and for other kinds once the scope is known from a
-//! definition or from the discovery of the member. A render that is not for a member has the IDs as written; [`aliases`]
-//! are what such an ID may be on a member.
+//! A kube-apiserver clears `metadata.namespace` of such an object, so published manifests have it, and kustomize sets
+//! it on custom resources of every kind. The namespace is a part of [`ObjectId`]. It is therefore cleared before
+//! anything is compared with an ID: for kinds of Kubernetes in the render, and for other kinds once the scope is known
+//! from a definition or from the discovery of the member. A render that is not for a member has the IDs as written;
+//! [`aliases`] are what such an ID may be on a member.
 
 use std::collections::BTreeMap;
 
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_of_kubernetes_are_told_apart_by_their_group() {
+    fn kinds_of_kubernetes_are_distinguished_by_their_group() {
         assert!(is_cluster_scoped("", "Namespace"));
         assert!(!is_cluster_scoped("example.test", "Namespace"));
         assert!(!is_cluster_scoped("rbac.authorization.k8s.io", "Role"));

@@ -97,8 +97,8 @@ pub fn finish(
     finish_within(&LabelRules::default(), manifests, values, owner)
 }
 
-/// Clears the namespace of an object whose kind Kubernetes defines as cluster-scoped, as a kube-apiserver does. Those of
-/// custom resources are cleared when the scope of their kind is known, for a member.
+/// Clears the namespace of an object whose kind Kubernetes defines as cluster-scoped, as a kube-apiserver does. Those
+/// of custom resources are cleared when the scope of their kind is known, for a member.
 fn clear_namespace(object: &mut Value, key: &mut ObjectId) {
     if key.namespace.is_empty() || !scope::is_cluster_scoped(&key.group, &key.kind) {
         return;

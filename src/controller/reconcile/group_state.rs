@@ -97,9 +97,9 @@ pub(super) fn stopped_by<'a>(
     is_paused.then(|| format!("the rollout of SyncGroup {name} is paused"))
 }
 
-/// Reports whether the admission of a Sync is over: the group is at another rollout, `progressDeadline` has passed, or an
-/// operator aborted the rollout. What its attempt deletes from then on is no part of what the group admitted: a cluster
-/// may come back days later, and a person may have stopped the group or reverted the commit since.
+/// Reports whether the admission of a Sync is over: the group is at another rollout, `progressDeadline` has passed, or
+/// an operator aborted the rollout. What its attempt deletes from then on is no part of what the group admitted: a
+/// cluster may come back days later, and a person may have stopped the group or reverted the commit since.
 pub(super) fn is_admission_over(
     group: &SyncGroup,
     sync: &SyncResource,

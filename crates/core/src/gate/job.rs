@@ -66,9 +66,9 @@ fn names_secret(name: &str, _: &Value) -> bool {
     name != "imagePullSecrets" && name.to_lowercase().contains("secret")
 }
 
-/// Whether a field gives a pod more than its own container: the fields that the Pod Security Standard `baseline` forbids
-/// (KEP-2579), as far as they reach the node. The account that an operator allows says nothing about the node, where
-/// every Secret of every pod is.
+/// Whether a field gives a pod more than its own container: the fields that the Pod Security Standard `baseline`
+/// forbids (KEP-2579), as far as they reach the node. The account that an operator allows says nothing about the node,
+/// where every Secret of every pod is.
 fn reaches_node(name: &str, value: &Value) -> bool {
     match name {
         "hostNetwork" | "hostPID" | "hostIPC" | "privileged" | "hostProcess" => *value == true,

@@ -38,8 +38,8 @@ impl fmt::Debug for BudgetsOf<'_> {
 }
 
 impl BudgetsOf<'_> {
-    /// Reads the group from the management cluster: a person may have stopped it, and a watch may deliver nothing. What is
-    /// no part of the attempt that the group admitted has to wait for the group.
+    /// Reads the group from the management cluster: a person may have stopped it, and a watch may deliver nothing. What
+    /// is no part of the attempt that the group admitted has to wait for the group.
     async fn may_prune(&self, turn: &PruneTurn<'_>) -> Result<(), DeletionRefusal> {
         let Some(key) = &turn.group else {
             return Ok(());

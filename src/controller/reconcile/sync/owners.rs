@@ -35,8 +35,8 @@ pub(super) fn all(context: SyncContext<'_>, observed: &SyncSnapshot) -> BTreeMap
         .collect()
 }
 
-/// Returns how status, events and errors of a Sync in `namespace` name another one on the same member. A member can claim
-/// any identity, so the name of a Sync in another namespace is not told.
+/// Returns how status, events and errors of a Sync in `namespace` name another one on the same member. A member can
+/// claim any identity, so the name of a Sync in another namespace is not told.
 pub(super) fn shown_name(namespace: &str, other: &ObjectKey) -> String {
     if other.namespace == namespace {
         format!("Sync {other}")

@@ -136,8 +136,8 @@ impl Siblings for SiblingsOf<'_> {
 }
 
 impl SiblingsOf<'_> {
-    /// Returns the objects of the current siblings, for the end of this Sync. Existing siblings that are broken in git are
-    /// skipped: objects that a sibling has applied carry its label and are safe.
+    /// Returns the objects of the current siblings, for the end of this Sync. Existing siblings that are broken in git
+    /// are skipped: objects that a sibling has applied carry its label and are safe.
     ///
     /// # Errors
     /// [`SiblingError`]: the objects of a sibling are unknown for now.

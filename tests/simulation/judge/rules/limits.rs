@@ -250,8 +250,8 @@ impl<'m> Moment<'m> {
         (!has_failed).then(|| self.violation(Rule::NotAdmitted, message.to_owned()))
     }
 
-    /// Returns the targets of the cluster before the pass that admitted this one, which has one time: it may have retried
-    /// another entry of the cluster just before.
+    /// Returns the targets of the cluster before the pass that admitted this one, which has one time: it may have
+    /// retried another entry of the cluster just before.
     fn targets_before_pass(&self) -> Vec<(&'m SyncTimeline<'m>, &'m Target)> {
         let mut targets = self.targets(&self.timeline.cluster);
         for (timeline, target) in &mut targets {

@@ -74,8 +74,8 @@ fn failed_on_a() -> Script {
     script
 }
 
-/// Returns two entries on a cluster, of which one failed, if at all, and the other is in progress. Then both are retried
-/// in one pass.
+/// Returns two entries on a cluster, of which one failed, if at all, and the other is in progress. Then both are
+/// retried in one pass.
 fn both_entries_retried(has_failed: bool) -> Script {
     let mut script = two_entries(&json!({"maxFailures": 2}));
     script.wait(5);
