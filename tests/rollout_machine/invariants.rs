@@ -489,7 +489,6 @@ pub(crate) fn of_room(world: &World, written: &Written, cache: &Api) -> Vec<Viol
                 .and_then(|at| at.checked_add(limits.progress_deadline).ok());
             sync.target.as_deref() == Some(release)
                 && sync.progress == Progress::Working
-                && !cluster.returned
                 && deadline.is_some_and(|deadline| world.now < deadline)
                 && stage.is_none_or(|stage| cluster.stage == stage && cluster.rollout == rollout.id)
                 && !is_skipped(world, [rollout.id, cluster.rollout], name)

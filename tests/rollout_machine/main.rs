@@ -39,7 +39,6 @@ mod recorded_successes;
 mod removals;
 mod retries;
 mod scenario;
-mod slots;
 mod world;
 
 /// The writer of the ledger is a task, so it needs a runtime; one thread is sufficient.

@@ -12,7 +12,7 @@ use starling_core::gate::Side;
 use starling_core::ids::{ClusterName, RolloutNumber, SyncName};
 use starling_core::membership::{Deselection, HeldDeselection};
 use starling_core::plan::{
-    ClusterView, EntryView, LeavingCause, LeavingSync, ObservedSync, PlanInput, PruneRequest, StageRecord,
+    ClusterView, EntryView, LeavingCause, LeavingSync, PlanInput, PruneRequest, StageRecord,
 };
 use starling_core::rollout::operator::{OperatorActions, RolloutSubject, operator_actions};
 use starling_core::rollout::{AdmissionRef, Observations, Rolling};
@@ -135,10 +135,7 @@ impl Observations for Observed<'_> {
                 EntryView {
                     wanted: Ok(rolling.snapshot.digest.as_str().into()),
                     known_good: known_good.clone(),
-                    observed: cluster.member.observed.clone().map(|sync| ObservedSync {
-                        target: sync.target.clone().filter(|_| !cluster.returned),
-                        ..sync
-                    }),
+                    observed: cluster.member.observed.clone(),
                 },
             )]),
         };

@@ -74,10 +74,6 @@ pub(crate) struct Cluster {
     pub(crate) rollout: i64,
     /// When the deletion of its Sync began.
     pub(crate) removing_since: Option<Timestamp>,
-    /// Whether its Sync gave the slot of the admission back.
-    pub(crate) returned: bool,
-    /// The release with whose admission it is lost, before anything is written to it.
-    pub(crate) dies_with: Option<String>,
     /// Its Sync of the entry that no release has.
     pub(crate) old: Option<OldSync>,
     /// Whether the group selects it. A cluster that is not selected has no Cluster object any more.
@@ -99,8 +95,6 @@ impl Cluster {
             stage,
             rollout: 0,
             removing_since: None,
-            returned: false,
-            dies_with: None,
             old: None,
             is_selected: true,
         }
@@ -116,7 +110,6 @@ impl Cluster {
     pub(crate) fn drop_sync(&mut self) {
         self.member.observed = None;
         self.removing_since = None;
-        self.returned = false;
         self.rollout = 0;
     }
 
@@ -138,10 +131,7 @@ impl Cluster {
 
     /// Applies what happens by itself up to now.
     fn live(&mut self, now: Timestamp) {
-        // Without its slot, the Sync begins nothing.
-        if !self.returned {
-            self.member.live(now);
-        }
+        self.member.live(now);
         let is_gone = |since: Option<Timestamp>| since.is_some_and(|since| since + DELETION <= now);
         if self.member.reach != Reach::Ready {
             return;
@@ -166,7 +156,7 @@ impl Cluster {
         let is_ready = self.member.reach == Reach::Ready;
         let ends = begun.into_iter().flatten().filter(|_| is_ready);
         ends.map(|since| since + DELETION)
-            .chain(self.member.next_time().filter(|_| !self.returned))
+            .chain(self.member.next_time())
             .min()
     }
 }
@@ -400,12 +390,7 @@ impl World {
         if let Some(sync) = &mut cluster.member.observed {
             sync.retried_for = written.retried_for;
         }
-        cluster.returned = cluster.dies_with.as_deref() == Some(written.release.as_str());
-        if cluster.returned {
-            cluster.member.lose(self.now);
-        } else {
-            cluster.member.live(self.now);
-        }
+        cluster.member.live(self.now);
         self.violations.extend(invariants::of_room(self, written, cache));
     }
 
@@ -483,14 +468,6 @@ impl World {
     pub(crate) fn approve_deselection(&mut self) {
         if let Deselection::Held(held) = self.api.deselection(self.spec.max_unselected) {
             self.api.approved_deselection = [held.digest].into_iter().collect();
-        }
-    }
-
-    /// Makes a cluster reachable that was lost before anything was written to it.
-    pub(crate) fn come_back(&mut self, cluster: &str) {
-        if let Some(cluster) = self.api.clusters.get_mut(cluster) {
-            cluster.dies_with = None;
-            cluster.member.reach = Reach::Ready;
         }
     }
 
