@@ -117,11 +117,7 @@ fn an_object_whose_grace_ends_in_a_suspended_group_stays_until_it_is_resumed() -
         scene.succeeded(&first).await?;
         drop_map(scene, "b")?;
         let pending = until_pending(scene, 1).await?;
-        let suspend = |suspend: bool| json!({"spec": {"suspend": suspend}});
-        scene
-            .fleet()
-            .patch::<SyncGroup>(scene.name, suspend(true))
-            .await?;
+        suspend(scene, true).await?;
 
         let says = |sync: &SyncResource| {
             let status = sync.status.clone().unwrap_or_default();
@@ -143,14 +139,30 @@ fn an_object_whose_grace_ends_in_a_suspended_group_stays_until_it_is_resumed() -
         scene.sync("m1", "says what the prune waits for", says).await?;
         assert_eq!(scene.value("m1", "b").await?.as_deref(), Some("one"));
 
-        scene
-            .fleet()
-            .patch::<SyncGroup>(scene.name, suspend(false))
-            .await?;
+        suspend(scene, false).await?;
         scene.until_value("m1", "b", None).await?;
         until_pending(scene, 0).await?;
         Ok(())
     })
+}
+
+async fn suspend(scene: &Scene, suspend: bool) -> Result<()> {
+    let patch = json!({"spec": {"suspend": suspend}});
+    scene.fleet().patch::<SyncGroup>(scene.name, patch).await?;
+    Ok(())
+}
+
+async fn create_namespace(scene: &Scene, name: &str) -> Result<()> {
+    let namespaces = Api::<Namespace>::all(scene.fleet().member("m1").await?);
+    let mut namespace = Namespace::default();
+    namespace.metadata.name = Some(name.to_owned());
+    namespaces.create(&PostParams::default(), &namespace).await?;
+    Ok(())
+}
+
+/// Whether the group is suspended, so that nothing is pruned.
+fn is_stopped(sync: &SyncResource) -> bool {
+    pending(sync).is_some_and(|pending| pending.waiting_for.contains("is suspended"))
 }
 
 /// A person stops the group after an attempt that failed: its retry would prune what the admitted attempt did not.
@@ -175,27 +187,13 @@ fn a_retry_in_a_suspended_group_prunes_nothing_until_it_is_resumed() -> Result<(
             .commit_to("main", &changes, "an object without its namespace")?;
         let fails = |sync: &SyncResource| sync.status.as_ref().is_some_and(|status| status.attempts > 0);
         scene.sync("m1", "an attempt failed", fails).await?;
-        let suspend = |suspend: bool| json!({"spec": {"suspend": suspend}});
-        scene
-            .fleet()
-            .patch::<SyncGroup>(scene.name, suspend(true))
-            .await?;
+        suspend(scene, true).await?;
 
-        let namespaces = Api::<Namespace>::all(scene.fleet().member("m1").await?);
-        let mut namespace = Namespace::default();
-        namespace.metadata.name = Some(missing);
-        namespaces.create(&PostParams::default(), &namespace).await?;
-        let waits = |sync: &SyncResource| {
-            let is_stopped = |pending: &PendingDeletions| pending.waiting_for.contains("is suspended");
-            pending(sync).is_some_and(is_stopped)
-        };
-        scene.sync("m1", "the retry prunes nothing", waits).await?;
+        create_namespace(scene, &missing).await?;
+        scene.sync("m1", "the retry prunes nothing", is_stopped).await?;
         assert_eq!(scene.value("m1", "b").await?.as_deref(), Some("one"));
 
-        scene
-            .fleet()
-            .patch::<SyncGroup>(scene.name, suspend(false))
-            .await?;
+        suspend(scene, false).await?;
         scene.until_value("m1", "b", None).await
     })
 }
@@ -243,28 +241,14 @@ fn a_first_attempt_in_a_suspended_group_prunes_nothing_until_it_is_resumed() -> 
         )?;
         let waits = |sync: &SyncResource| sync_ready(sync).1 == "DependencyNotReady";
         scene.sync("m1", "waits for the base", waits).await?;
-        let suspend = |suspend: bool| json!({"spec": {"suspend": suspend}});
-        scene
-            .fleet()
-            .patch::<SyncGroup>(scene.name, suspend(true))
-            .await?;
-        let namespaces = Api::<Namespace>::all(scene.fleet().member("m1").await?);
-        let mut namespace = Namespace::default();
-        namespace.metadata.name = Some(missing);
-        namespaces.create(&PostParams::default(), &namespace).await?;
+        suspend(scene, true).await?;
+        create_namespace(scene, &missing).await?;
 
-        let waits = |sync: &SyncResource| {
-            let is_stopped = |pending: &PendingDeletions| pending.waiting_for.contains("is suspended");
-            pending(sync).is_some_and(is_stopped)
-        };
-        scene.sync("m1", "the attempt prunes nothing", waits).await?;
+        scene.sync("m1", "the attempt prunes nothing", is_stopped).await?;
         assert_eq!(scene.value("m1", "a").await?.as_deref(), Some("two"));
         assert_eq!(scene.value("m1", "b").await?.as_deref(), Some("one"));
 
-        scene
-            .fleet()
-            .patch::<SyncGroup>(scene.name, suspend(false))
-            .await?;
+        suspend(scene, false).await?;
         scene.until_value("m1", "b", None).await
     })
 }

@@ -126,19 +126,9 @@ fn status(
 /// The reason of Ready of a Cluster that is not used because of an older one.
 pub(super) const IDENTITY_CONFLICT_REASON: &str = "IdentityConflict";
 
-/// Returns how a Cluster in `namespace` is told of another one. A member can claim any identity, so the name of a
-/// Cluster in another namespace is not told.
-fn name_for(other: &ObjectKey, namespace: &str) -> String {
-    if other.namespace == namespace {
-        format!("Cluster {other}")
-    } else {
-        "a Cluster of another namespace".to_owned()
-    }
-}
-
 /// Returns the conditions of a Cluster in `namespace` that is not used because of an older one.
 fn identity_conflict(other: &ObjectKey, is_proven: bool, namespace: &str) -> Vec<ConditionUpdate> {
-    let other = name_for(other, namespace);
+    let other = other.shown_to(namespace, "Cluster");
     let (reason, message) = if is_proven {
         let message = format!("{other} is older and connects to the same member; this Cluster is not used");
         ("SameCluster", message)
@@ -163,7 +153,7 @@ fn identity_conflict(other: &ObjectKey, is_proven: bool, namespace: &str) -> Vec
 
 /// Returns the condition of a Cluster in `namespace` with an identity of its own.
 fn also_claimed(other: &ObjectKey, namespace: &str) -> ConditionUpdate {
-    let other = name_for(other, namespace);
+    let other = other.shown_to(namespace, "Cluster");
     ConditionUpdate {
         type_: IDENTITY_CONFLICT,
         status: ConditionStatus::True,

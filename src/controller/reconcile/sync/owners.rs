@@ -29,20 +29,10 @@ pub(super) fn all(context: SyncContext<'_>, observed: &SyncSnapshot) -> BTreeMap
     on_member(context, observed)
         .map(|other| {
             let goes = goes(context, observed, &other);
-            let name = shown_name(&observed.key.namespace, &other.key);
+            let name = other.key.shown_to(&observed.key.namespace, "Sync");
             (other.owner, OtherOwner { name, goes })
         })
         .collect()
-}
-
-/// Returns how status, events and errors of a Sync in `namespace` name another one on the same member. A member can
-/// claim any identity, so the name of a Sync in another namespace is not told.
-pub(super) fn shown_name(namespace: &str, other: &ObjectKey) -> String {
-    if other.namespace == namespace {
-        format!("Sync {other}")
-    } else {
-        "a Sync of another namespace".to_owned()
-    }
 }
 
 /// Returns whether a Sync deletes its objects, or will, before this one has to be done. A Sync that this one depends on
@@ -121,16 +111,4 @@ fn entries_of(group: &SyncGroup) -> BTreeSet<&str> {
     let rolled = rolled.chain(good.into_iter().flat_map(|good| &good.revisions));
     let wanted = group.spec.syncs.iter().map(|entry| entry.name.as_str());
     wanted.chain(rolled.map(|of| of.sync.as_str())).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn tenant_a_sync_of_another_namespace_is_not_named() {
-        let of = |namespace: &str| shown_name("team-a", &ObjectKey::new(namespace, "shop-app-m1"));
-        assert_eq!(of("team-a"), "Sync team-a/shop-app-m1");
-        assert_eq!(of("team-b"), "a Sync of another namespace");
-    }
 }

@@ -14,7 +14,7 @@ use starling_core::object::{ObjectId, RenderedSet};
 use starling_core::progress;
 
 use super::observe::SyncSnapshot;
-use super::owners::{has_given_up, others, shown_name};
+use super::owners::{has_given_up, others};
 use super::resolve::resolve;
 use super::siblings::SiblingsOf;
 use crate::controller::context::SyncContext;
@@ -81,7 +81,7 @@ pub(super) async fn ownership(
             None
         };
         let claimant = Claimant {
-            name: shown_name(&observed.key.namespace, &other.key),
+            name: other.key.shown_to(&observed.key.namespace, "Sync"),
             // A Sync that leaves takes nothing back from others.
             settled: observed.leaves() || is_settled(&other) && is_admitted_alike(observed, &other),
             wants,
