@@ -61,7 +61,7 @@ var bases = []base{
 	{"networking.k8s.io/v1", "Ingress", false, `{"spec":{"defaultBackend":{"service":{"name":"s","port":{"number":80}}}}}`, nil},
 	{"networking.k8s.io/v1", "IngressClass", true, `{"spec":{"controller":"example.org/c"}}`, nil},
 	{"networking.k8s.io/v1", "IPAddress", true, `{"metadata":{"name":"10.1.2.3"},"spec":{"parentRef":{"resource":"services","namespace":"default","name":"s"}}}`, nil},
-	{"networking.k8s.io/v1", "ServiceCIDR", true, `{"spec":{"cidrs":["10.7.0.0/24"]}}`, nil},
+	{"networking.k8s.io/v1", "ServiceCIDR", true, `{"spec":{"cidrs":["fd07::/112"]}}`, nil},
 	{"networking.k8s.io/v1", "NetworkPolicy", false, `{"spec":{"podSelector":{}}}`, nil},
 	{"discovery.k8s.io/v1", "EndpointSlice", false, `{"addressType":"IPv4","endpoints":[{"addresses":["10.1.0.1"]}],"ports":[{"name":"p","port":80}]}`, nil},
 	{"events.k8s.io/v1", "Event", false, `{"eventTime":"2026-01-01T00:00:00.000000Z","reportingController":"example.org/c","reportingInstance":"i","action":"a","reason":"r","type":"Normal","regarding":{"kind":"Pod","name":"p","namespace":"default"}}`, nil},
