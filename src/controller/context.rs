@@ -12,6 +12,8 @@ use super::caches::number_checks::NumberChecks;
 use super::caches::origins::OriginCache;
 use super::caches::pins::KnownPins;
 use super::caches::prune_requests::PruneRequests;
+use super::caches::release_snapshots::ReleaseSnapshots;
+use super::caches::removal_times::RemovalTimes;
 use super::caches::renders::RenderCache;
 use super::caches::{Caches, ClusterCaches, GroupCaches, ObjectCaches, SyncCaches, Times};
 use super::deletion_budgets::DeletionBudgets;
@@ -151,6 +153,8 @@ impl Context {
             objects: &self.objects,
             caches: &self.caches.sync,
             prune_requests: &self.caches.group.prune_requests,
+            removal_times: &self.caches.group.removal_times,
+            release_snapshots: &self.caches.group.release_snapshots,
             connections: &self.caches.cluster.connections,
             availability: &self.caches.cluster.availability,
             number_checks: &self.caches.cluster.number_checks,
@@ -265,6 +269,10 @@ pub struct SyncContext<'a> {
     pub caches: &'a SyncCaches,
     /// The prunes that Syncs of groups request.
     pub prune_requests: &'a PruneRequests,
+    /// When the removals of the Syncs of groups began.
+    pub removal_times: &'a RemovalTimes,
+    /// The releases of groups.
+    pub release_snapshots: &'a ReleaseSnapshots,
     /// The clients of the members.
     pub connections: &'a Connections,
     /// The availability of the members.

@@ -42,6 +42,10 @@ pub(super) async fn follow(context: Arc<Context>) {
 
 /// Enqueues what reports the hold; after its end everything, since nothing was done meanwhile.
 fn wake(context: &Context, is_held: bool) {
+    // What a gate says now is about a rollout of the past. The groups begin again with it when they are released.
+    if is_held {
+        context.caches.group.gate_tasks.stop();
+    }
     for group in context.objects.groups.select(|_| true) {
         context.queues.groups.add(ObjectKey::of(&*group));
     }

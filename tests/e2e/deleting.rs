@@ -832,3 +832,49 @@ fn an_object_that_moves_between_syncs_without_group_is_handed_over() -> Result<(
         Ok(())
     })
 }
+
+/// The receiver lacks a label for a parameter when the object moves, so what it renders is not known.
+#[test]
+fn an_object_that_moves_to_a_sync_that_cannot_be_resolved_stays() -> Result<()> {
+    shared_scene("unresolved", async |scene| {
+        let map = |name: &str| crate::world::config_map(&scene.own(name), "one");
+        let (x, y, moves) = (map("x"), map("y"), map("moves"));
+        let files = [
+            ("x/x.yaml", x.as_str()),
+            ("y/y.yaml", y.as_str()),
+            ("x/m.yaml", moves.as_str()),
+        ];
+        scene.repo.commit(&files, "in x")?;
+        scene.follow_main().await?;
+        let side = scene.own("side");
+        scene.label("m1", &side, Some("y")).await?;
+        let path = format!("./$(cluster.labels.{side})");
+        let from = sync_on(scene, "x", "m1", json!({"path": "./x", "retryInterval": "1s"})).await?;
+        let to = sync_on(scene, "y", "m1", json!({"path": path, "retryInterval": "1s"})).await?;
+        let uid = scene.map("m1", "moves").await?.context("moves")?.uid();
+        scene.label("m1", &side, None).await?;
+        let is_unresolved = |sync: &SyncResource| sync_ready(sync).0 == "False";
+        scene.fleet().until(&to, "not resolved", is_unresolved).await?;
+        let second = move_file(scene, &moves)?;
+        let is_held = |sync: &SyncResource| sync_ready(sync).1 == "HandOverUnknown";
+        let sync = scene.fleet().until(&from, "the prune waits", is_held).await?;
+        let conditions = sync.status.unwrap_or_default().conditions;
+        let ready = starling_api::conditions::find(&conditions, starling_api::conditions::READY);
+        let message = ready.context("Ready")?.message.clone();
+        assert!(
+            message.contains(&format!("Sync {to}")) && message.contains(&side),
+            "{message}"
+        );
+        assert_eq!(scene.map("m1", "moves").await?.context("moves")?.uid(), uid);
+        scene.label("m1", &side, Some("y")).await?;
+        let at = |sync: &SyncResource| {
+            let status = sync.status.clone().unwrap_or_default();
+            status.last_applied_revision.ends_with(&second) && sync_ready(sync).0 == "True"
+        };
+        scene.fleet().until(&to, "at the second commit", at).await?;
+        scene.fleet().until(&from, "at the second commit", at).await?;
+        assert_eq!(scene.map("m1", "moves").await?.context("moves")?.uid(), uid);
+        assert_eq!(deletes_of(scene, "m1", "moves")?, 0);
+        Ok(())
+    })
+}

@@ -49,6 +49,7 @@ impl Memory {
                 let request = PruneRequest {
                     cluster,
                     allowed_at: None,
+                    begun: false,
                 };
                 self.prunes.insert(sync, request);
             }

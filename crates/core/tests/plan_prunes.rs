@@ -64,6 +64,7 @@ impl Fleet {
         let request = |name: &str| PruneRequest {
             cluster: name.into(),
             allowed_at: None,
+            begun: false,
         };
         let input = PlanInput {
             installation_slots: None,

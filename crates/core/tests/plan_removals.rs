@@ -14,7 +14,7 @@ use starling_core::ids::SyncName;
 use starling_core::plan::check::check;
 use starling_core::plan::{
     Attribution, ClusterView, Decision, Direction, EntryView, FailureReason, HoldReason, LeavingCause,
-    LeavingSync, ObservedSync, OperatorInput, Plan, PlanInput, Progress, Reach, ReadStrategy,
+    LeavingSync, ObservedSync, OperatorInput, Plan, PlanInput, Progress, PruneRequest, Reach, ReadStrategy,
     RemovalDecision, RemovalHold, RolloutVerdict, RolloutView, plan,
 };
 
@@ -421,4 +421,172 @@ fn a_closed_window_delays_its_clusters_of_a_deleted_group_only() {
     assert_eq!(fleet.hold("web-app-c"), RemovalHold::WindowClosed);
     // At 09:00.
     assert_eq!(fleet.plan().recheck_at, Some(t(3600)));
+}
+
+impl Fleet {
+    /// A removal gave its slot back long ago, and now it may delete: it was approved, or its cluster has returned.
+    fn is_late(&mut self, name: &str) {
+        let sync = self.sync(name);
+        sync.removing_since = Some(t(-9000));
+        let request = PruneRequest {
+            cluster: sync.cluster.clone(),
+            allowed_at: None,
+            begun: false,
+        };
+        self.input.prunes.insert(name.into(), request);
+    }
+
+    /// Executes a plan: what it allows is in progress from now on. Returns the names of the Syncs.
+    fn allow(&mut self) -> Vec<SyncName> {
+        let planned = self.plan();
+        let allowed = planned.prunes.into_iter();
+        let allowed = allowed.filter(|(_, decision)| *decision == RemovalDecision::Remove);
+        let allowed: Vec<SyncName> = allowed.map(|(name, _)| name).collect();
+        for name in &allowed {
+            self.input.prunes.get_mut(name).unwrap().allowed_at = Some(self.input.now);
+        }
+        allowed
+    }
+
+    fn late_hold(&self, name: &str) -> RemovalHold {
+        match self.plan().prunes[name] {
+            RemovalDecision::Hold { reason, .. } => reason,
+            other => panic!("{name}: {other:?}"),
+        }
+    }
+
+    fn has_ended(&mut self, name: &str) {
+        self.is_gone(name);
+        self.input.prunes.remove(name).unwrap();
+    }
+}
+
+/// All clusters of a deleted group were held, and one approval lets all of them delete.
+#[test]
+fn late_removals_of_a_deleted_group_go_in_the_order_of_stages_and_in_slots() {
+    let mut fleet = deleted_group(staged());
+    for name in ["web-app-a", "web-app-b", "web-app-c", "web-app-d", "web-app-e"] {
+        fleet.is_late(name);
+    }
+    assert_eq!(fleet.allow(), ["web-app-a", "web-app-b"]);
+    assert_eq!(fleet.late_hold("web-app-c"), RemovalHold::StageNotOpen);
+    fleet.has_ended("web-app-a");
+    assert_eq!(
+        fleet.allow(),
+        Vec::<String>::new(),
+        "b is still in the stage before"
+    );
+    fleet.has_ended("web-app-b");
+    assert_eq!(fleet.allow(), ["web-app-c", "web-app-d"]);
+    assert_eq!(fleet.late_hold("web-app-e"), RemovalHold::NoSlot);
+    // What has begun is completed, and gives its slot back as a removal does.
+    for name in ["web-app-c", "web-app-d"] {
+        fleet.input.prunes.get_mut(name).unwrap().begun = true;
+    }
+    fleet.input.now = t(400);
+    assert_eq!(fleet.allow(), ["web-app-e"]);
+    assert_eq!(fleet.plan().prunes["web-app-c"], RemovalDecision::Removing);
+}
+
+#[test]
+fn a_late_removal_of_a_deleted_group_shares_slots_and_stages_with_those_that_begin() {
+    let mut fleet = deleted_group(staged());
+    fleet.is_late("web-app-c");
+    assert_eq!(fleet.remove(), ["web-app-a", "web-app-b"]);
+    assert_eq!(fleet.late_hold("web-app-c"), RemovalHold::StageNotOpen);
+    fleet.is_gone("web-app-a");
+    fleet.is_gone("web-app-b");
+    assert_eq!(fleet.remove(), ["web-app-d", "web-app-e"]);
+    assert_eq!(fleet.late_hold("web-app-c"), RemovalHold::NoSlot);
+    fleet.is_gone("web-app-d");
+    assert_eq!(fleet.allow(), ["web-app-c"]);
+    let cause = fleet.sync("web-app-c").cause.clone();
+    fleet.input.leaving.extend([leaving("f", "app", cause)]);
+    assert_eq!(fleet.hold("web-app-f"), RemovalHold::NoSlot);
+    // A stage that comes late is before the others again.
+    fleet.has_ended("web-app-c");
+    fleet.is_gone("web-app-e");
+    let cause = LeavingCause::GroupDeleted {
+        stage: 0,
+        windows: Vec::new(),
+    };
+    fleet.input.leaving.extend([leaving("a", "app", cause)]);
+    fleet.is_late("web-app-a");
+    assert_eq!(fleet.allow(), ["web-app-a"]);
+    assert_eq!(fleet.hold("web-app-f"), RemovalHold::StageNotOpen);
+}
+
+#[test]
+fn a_late_removal_of_a_deleted_group_waits_for_what_a_removal_waits_for() {
+    let late = || {
+        let mut fleet = deleted_group(json!({"windows": [{"deny": "Fri 07:00-09:00", "timeZone": "UTC"}]}));
+        fleet.is_late("web-app-a");
+        fleet
+    };
+    let mut fleet = late();
+    fleet.input.suspended = true;
+    assert_eq!(fleet.late_hold("web-app-a"), RemovalHold::GroupSuspended);
+    let mut fleet = late();
+    fleet.input.operator.paused = Some(Attribution {
+        by: "jane".to_owned(),
+        reason: String::new(),
+        at: t(0),
+    });
+    assert_eq!(fleet.late_hold("web-app-a"), RemovalHold::Paused);
+    let mut fleet = late();
+    fleet.sync("web-app-a").not_ready = true;
+    assert_eq!(fleet.late_hold("web-app-a"), RemovalHold::ClusterNotReady);
+    let mut fleet = late();
+    fleet.input.leaving.retain(|name, _| *name == "web-app-a");
+    let windows = vec![0];
+    fleet.sync("web-app-a").cause = LeavingCause::GroupDeleted { stage: 0, windows };
+    assert_eq!(fleet.late_hold("web-app-a"), RemovalHold::WindowClosed);
+    assert_eq!(fleet.plan().recheck_at, Some(t(3600)));
+    fleet.input.now = t(3600);
+    assert_eq!(fleet.allow(), ["web-app-a"]);
+    // A prune of a Sync that stays until its own removal.
+    let mut fleet = late();
+    fleet.sync("web-app-a").removing_since = None;
+    assert_eq!(fleet.late_hold("web-app-a"), RemovalHold::ClusterNotReady);
+}
+
+/// An entry was removed and clusters left, and all of them were held.
+#[test]
+fn late_removals_of_entries_and_of_clusters_that_left_share_the_slots() {
+    let mut fleet = Fleet::new(json!({"maxConcurrency": 2, "progressDeadline": "5m"}));
+    fleet.remove();
+    for name in ["web-app-x", "web-app-y", "web-old-a"] {
+        fleet.is_late(name);
+    }
+    fleet
+        .input
+        .leaving
+        .retain(|name, _| *name != "web-old-b" && *name != "web-old-c");
+    fleet.input.now = t(500);
+    assert_eq!(fleet.allow(), ["web-app-x", "web-app-y"]);
+    assert_eq!(fleet.late_hold("web-old-a"), RemovalHold::NoSlot);
+    fleet.has_ended("web-app-x");
+    assert_eq!(fleet.allow(), ["web-old-a"]);
+}
+
+#[test]
+fn a_late_removal_of_a_cluster_that_left_waits_for_its_stage_and_its_window() {
+    let mut fleet = Fleet::new(
+        json!({"windows": [{"deny": "Fri 07:00-09:00", "timeZone": "UTC"}],
+        "stages": [{"name": "canary", "clusterSelector": {}, "afterStageTasks": [{"type": "Approval"}]}]}),
+    );
+    fleet.input.leaving.retain(|name, _| *name == "web-app-x");
+    fleet.is_late("web-app-x");
+    let cause = |stage, windows| LeavingCause::ClusterUnselected {
+        settles_at: t(0),
+        stage,
+        windows,
+    };
+    fleet.remove();
+    fleet.sync("web-app-x").cause = cause(1, Vec::new());
+    assert_eq!(fleet.late_hold("web-app-x"), RemovalHold::StageNotOpen);
+    fleet.sync("web-app-x").cause = cause(0, vec![0]);
+    assert_eq!(fleet.late_hold("web-app-x"), RemovalHold::WindowClosed);
+    fleet.sync("web-app-x").cause = cause(0, Vec::new());
+    assert_eq!(fleet.allow(), ["web-app-x"]);
 }

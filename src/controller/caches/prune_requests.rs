@@ -1,4 +1,5 @@
-//! The prunes that Syncs request after the attempt that their group admitted, and what the group decided about them.
+//! The deletions that Syncs request after what their group admitted, and what the group decided about them: prunes, and
+//! the ends of Syncs whose removal gave its slot back.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +16,9 @@ use crate::controller::object_key::ObjectKey;
 /// The requests of the Syncs of each group, by the name of the Sync.
 ///
 /// An attempt that has something to prune requests it. The plan of the group allows it in a later pass, and enqueues
-/// the Sync. The end of the attempt withdraws the request. A crash loses the requests; their attempts are lost as well.
+/// the Sync. The end of the attempt withdraws the request. The end of a Sync takes many passes, and keeps its request
+/// from the first that deletes something to the last, or until the cluster is lost. A crash loses the requests; their
+/// attempts are lost as well.
 #[derive(Debug, Default)]
 pub struct PruneRequests(Keyed<BTreeMap<SyncName, Requested>>);
 
@@ -26,6 +29,10 @@ struct Requested {
     uid: Uid,
     cluster: ClusterName,
     entry: String,
+    /// Whether the Sync is being removed.
+    ends: bool,
+    /// Whether objects were deleted since it was allowed.
+    begun: bool,
     allowed_at: Option<Timestamp>,
     /// Why the last plan held it; `None`: no plan has.
     hold: Option<RemovalHold>,
@@ -51,7 +58,9 @@ impl PruneRequests {
         let (mut all, uid) = (self.0.lock(), Uid::of(sync));
         let requests = all.entry(group.clone()).or_default();
         let name = SyncName::from(sync.name_any());
-        if let Some(known) = requests.get(&name).filter(|known| known.uid == uid) {
+        let ends = sync.metadata.deletion_timestamp.is_some();
+        let is_known = |known: &&Requested| known.uid == uid && known.ends == ends;
+        if let Some(known) = requests.get(&name).filter(is_known) {
             return match known.allowed_at {
                 Some(_) => PruneAnswer::Allowed,
                 None => PruneAnswer::Waits(known.hold),
@@ -61,6 +70,8 @@ impl PruneRequests {
             uid,
             cluster: sync.spec.cluster_ref.name.as_str().into(),
             entry: of.entry.clone(),
+            ends,
+            begun: false,
             allowed_at: None,
             hold: None,
         };
@@ -81,8 +92,17 @@ impl PruneRequests {
         was_known
     }
 
-    /// Returns the requests of a group, without those of Syncs that are gone, suspended or being deleted: nothing is
-    /// pruned there.
+    /// Keeps a request that was allowed: objects were deleted, and others have to follow.
+    pub fn begun(&self, group: &ObjectKey, sync: &str) {
+        let mut all = self.0.lock();
+        let request = all.get_mut(group).and_then(|requests| requests.get_mut(sync));
+        if let Some(request) = request.filter(|request| request.allowed_at.is_some()) {
+            request.begun = true;
+        }
+    }
+
+    /// Returns the requests of a group, without those of Syncs that are gone or suspended, and without the prunes of
+    /// Syncs that are being deleted: nothing is pruned there.
     #[must_use]
     pub fn of_group(&self, group: &ObjectKey, syncs: &GroupSyncs) -> BTreeMap<SyncName, PruneRequest> {
         let mut all = self.0.lock();
@@ -94,14 +114,16 @@ impl PruneRequests {
             (*name == *sync.name_any() && request.uid == Uid::of(&**sync)).then_some(sync)
         };
         requests.retain(|name, request| current(name, request).is_some());
-        let can_prune =
-            |sync: &SyncResource| !sync.spec.template.suspend && sync.metadata.deletion_timestamp.is_none();
+        let can_delete = |sync: &SyncResource, request: &Requested| {
+            !sync.spec.template.suspend && sync.metadata.deletion_timestamp.is_some() == request.ends
+        };
         let able = requests
             .iter()
-            .filter(|(name, request)| current(name, request).is_some_and(|sync| can_prune(sync)));
+            .filter(|(name, request)| current(name, request).is_some_and(|sync| can_delete(sync, request)));
         let request = |request: &Requested| PruneRequest {
             cluster: request.cluster.clone(),
             allowed_at: request.allowed_at,
+            begun: request.begun,
         };
         able.map(|(name, requested)| (name.clone(), request(requested)))
             .collect()
@@ -131,7 +153,7 @@ impl PruneRequests {
         for (sync, decision) in decisions {
             if let (Some(request), RemovalDecision::Hold { reason, .. }) = (requests.get_mut(sync), decision)
             {
-                request.allowed_at = None;
+                (request.allowed_at, request.begun) = (None, false);
                 request.hold = Some(*reason);
             }
         }
@@ -146,7 +168,7 @@ impl PruneRequests {
     }
 }
 
-/// Returns what a prune of a cluster waits for in a group.
+/// Returns what a deletion on a cluster waits for in a group.
 #[must_use]
 pub fn why(group: &str, hold: Option<RemovalHold>) -> String {
     match hold {
@@ -170,6 +192,7 @@ pub fn why(group: &str, hold: Option<RemovalHold>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
     use serde_json::json;
     use starling_api::SyncResource;
 
@@ -261,5 +284,39 @@ mod tests {
             PruneAnswer::New,
             "of another Sync"
         );
+    }
+
+    fn ending(uid: &str) -> SyncResource {
+        let mut sync = sync(uid, false);
+        sync.metadata.deletion_timestamp =
+            Some("2027-01-01T00:00:00Z".parse::<Timestamp>().map(Time).unwrap());
+        sync
+    }
+
+    #[test]
+    fn the_end_of_a_sync_has_a_request_of_its_own_that_lasts_while_it_deletes() {
+        let (prunes, name) = (PruneRequests::default(), SyncName::from("web-app-m1"));
+        assert_eq!(
+            prunes.request(&group(), &sync("u1", false)),
+            PruneAnswer::New,
+            "a prune"
+        );
+        assert!(
+            requests(&prunes, ending("u1")).is_empty(),
+            "which nothing needs any more"
+        );
+        assert_eq!(prunes.request(&group(), &ending("u1")), PruneAnswer::New);
+        prunes.begun(&group(), &name);
+        assert!(
+            !requests(&prunes, ending("u1"))[&name].begun,
+            "it was not allowed"
+        );
+        prunes.allow(&group(), std::slice::from_ref(&name), t(5));
+        assert_eq!(prunes.request(&group(), &ending("u1")), PruneAnswer::Allowed);
+        prunes.begun(&group(), &name);
+        let request = &requests(&prunes, ending("u1"))[&name];
+        assert_eq!((request.allowed_at, request.begun), (Some(t(5)), true));
+        assert!(prunes.end(&group(), &name));
+        assert!(requests(&prunes, ending("u1")).is_empty());
     }
 }

@@ -118,6 +118,18 @@ pub(super) fn is_admission_over(
     !is_current || due.is_none_or(|due| due <= now) || requests(group, actions).aborted.is_some()
 }
 
+/// Reports whether the removal of a Sync is over that began at a time: it gave its slot back, and what it deletes from
+/// then on is no part of what the plan decided. Its objects were held, or its cluster was away.
+pub(super) fn is_removal_over(
+    group: &SyncGroup,
+    since: Timestamp,
+    (now, clock_jumps): (Timestamp, &ClockJumps),
+) -> bool {
+    let deadline = group.spec.rollout_strategy.progress_deadline.as_std();
+    let due = clock_jumps.due(since, deadline);
+    due.is_none_or(|due| due <= now)
+}
+
 /// Returns the requests of operators for the last rollout of a group.
 pub(super) fn requests<'a>(
     group: &SyncGroup,
@@ -143,13 +155,14 @@ pub(super) fn is_abandoned(sync: &SyncResource) -> bool {
     sync.annotations().get(ABANDON).map(String::as_str) == Some("true")
 }
 
-/// Reports whether a group has an entry. One that a rollback lacks is in the spec and not wanted: the rollback removes
-/// it.
+/// Reports whether a group has an entry. A rollback has those of its release, whatever the spec says: it removes what the
+/// release lacks, and takes the removal of an entry back that it has.
 pub(super) fn has_entry(group: &SyncGroup, entry: &str) -> bool {
     let rollout = group.status.as_ref().and_then(|status| status.rollout.as_ref());
-    let is_rolled_back = rollout
-        .is_some_and(|rollout| !rollout.direction.is_forward() && rolled_revision(rollout, entry).is_none());
-    !is_rolled_back && group.spec.syncs.iter().any(|one| one.name == entry)
+    match rollout.filter(|rollout| !rollout.direction.is_forward()) {
+        Some(rollout) => rolled_revision(rollout, entry).is_some(),
+        None => group.spec.syncs.iter().any(|one| one.name == entry),
+    }
 }
 
 /// Reports whether a group wants the Sync of an entry on a cluster.
@@ -168,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_entry_that_a_rollback_lacks_is_not_wanted() {
+    fn a_rollback_wants_the_entries_of_its_release() {
         let group = |direction: &str, rolled: &[&str]| -> SyncGroup {
             let revisions: Vec<_> = rolled
                 .iter()
@@ -201,6 +214,9 @@ mod tests {
             ("Forward", &[], "app", &selected, true),
             ("Back", &["app"], "app", &selected, true),
             ("Back", &[], "app", &selected, false),
+            // It was removed from the spec since.
+            ("Back", &["tool"], "tool", &selected, true),
+            ("Back", &["tool"], "tool", &other, false),
         ] {
             let wanted = wants(&group(direction, rolled), entry, cluster);
             assert_eq!(wanted, expected, "{direction} {rolled:?} {entry}");

@@ -10,9 +10,11 @@ use starling_api::DeletionPolicy;
 
 use super::leaving::{LeavingCause, LeavingSync, RemovalDecision, RemovalHold};
 use super::openings::Openings;
+use super::prune;
+use super::prune_request::PruneRequest;
 use super::removal::RemovalResult;
 use super::types::PlanInput;
-use crate::ids::ClusterName;
+use crate::ids::{ClusterName, SyncName};
 
 /// Returns the decision for every Sync of a group that is being deleted.
 pub(super) fn decide(input: &PlanInput) -> RemovalResult {
@@ -28,6 +30,16 @@ pub(super) fn decide(input: &PlanInput) -> RemovalResult {
             }
         }
         result.decisions.insert(name.clone(), decision);
+    }
+    for (name, request) in &input.prunes {
+        let decision = group.late_decision(name, request, &mut openings);
+        if let RemovalDecision::Hold { reason, .. } = decision {
+            result.waits_for_slot |= reason == RemovalHold::NoSlot;
+            if reason == RemovalHold::WindowClosed {
+                result.known_until = openings.known_until();
+            }
+        }
+        result.prunes.insert(name.clone(), decision);
     }
     result
 }
@@ -53,10 +65,18 @@ impl<'a> GroupRemoval<'a> {
         let in_progress: Vec<(&LeavingSync, Timestamp)> = losing()
             .filter_map(|sync| Some((sync, slot_ends(input, sync)?)))
             .collect();
+        let late = { input.prunes.iter() }.filter_map(|(name, request)| {
+            Some((input.leaving.get(name)?, prune::slot_ends(input, request)?))
+        });
+        let in_progress: Vec<(&LeavingSync, Timestamp)> = in_progress.into_iter().chain(late).collect();
         let working: BTreeMap<_, _> = { in_progress.iter() }
             .map(|(sync, _)| (&sync.cluster, stage_of(sync)))
             .collect();
         let may_begin = losing().filter(|sync| sync.removing_since.is_none() && !sync.not_ready);
+        let late = { input.prunes.iter() }
+            .filter(|(_, request)| !prune::is_in_progress(input, request))
+            .filter_map(|(name, _)| may_end_late(input, name));
+        let may_begin = may_begin.chain(late);
         let slots = { input.strategy.limits.max_concurrency }.of_rounded_up(clusters.len());
         Self {
             next_stage: may_begin.map(stage_of).min(),
@@ -85,6 +105,36 @@ impl<'a> GroupRemoval<'a> {
         if sync.not_ready {
             return hold(RemovalHold::ClusterNotReady, None);
         }
+        self.begin(sync, openings)
+    }
+
+    /// Returns the decision about a removal that gave its slot back, and has to delete something after that.
+    fn late_decision(
+        &mut self,
+        name: &SyncName,
+        request: &PruneRequest,
+        openings: &mut Openings<'a>,
+    ) -> RemovalDecision {
+        let hold = |reason, recheck_at| RemovalDecision::Hold { reason, recheck_at };
+        if prune::is_in_progress(self.input, request) {
+            return RemovalDecision::Removing;
+        }
+        if self.input.suspended {
+            return hold(RemovalHold::GroupSuspended, None);
+        }
+        if self.input.operator.paused.is_some() {
+            return hold(RemovalHold::Paused, None);
+        }
+        match may_end_late(self.input, name) {
+            Some(sync) => self.begin(sync, openings),
+            // Nothing is pruned of what goes as a whole.
+            None => hold(RemovalHold::ClusterNotReady, None),
+        }
+    }
+
+    /// Begins to delete on a cluster, in its stage, in a window and in a slot.
+    fn begin(&mut self, sync: &'a LeavingSync, openings: &mut Openings<'a>) -> RemovalDecision {
+        let hold = |reason, recheck_at| RemovalDecision::Hold { reason, recheck_at };
         // What was interrupted is completed.
         if self.working.contains_key(&sync.cluster) {
             return RemovalDecision::Remove;
@@ -107,6 +157,12 @@ impl<'a> GroupRemoval<'a> {
         self.working.insert(&sync.cluster, stage);
         RemovalDecision::Remove
     }
+}
+
+/// Returns the Sync of a request if it is being removed and its cluster is ready.
+fn may_end_late<'a>(input: &'a PlanInput, name: &SyncName) -> Option<&'a LeavingSync> {
+    let sync = input.leaving.get(name)?;
+    (sync.removing_since.is_some() && !sync.not_ready && sync.takes_slot()).then_some(sync)
 }
 
 /// Returns when the removal of a Sync gives the slot of its cluster back at the latest; `None`: it has none. Nothing is

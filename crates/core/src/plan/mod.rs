@@ -47,7 +47,6 @@ use admit::{AdmissionResult, Admitter};
 use classify::classify_all;
 use jiff::Timestamp;
 pub use leaving::{LeavingCause, LeavingSync, RemovalDecision, RemovalHold};
-use openings::Openings;
 pub use overlap::{left_over, overlap};
 pub use prune_request::PruneRequest;
 use removal::Removals;
@@ -83,10 +82,7 @@ pub fn plan(input: &PlanInput) -> Plan {
         slots: tally.slots,
     };
     let removal = if input.deleting {
-        let mut removal = group_removal::decide(input);
-        // No prune begins any more: nothing is selected.
-        removals.decide_prunes(0, &mut Openings::of(input), &mut removal);
-        removal
+        group_removal::decide(input)
     } else {
         removals.decide()
     };

@@ -1,18 +1,21 @@
-//! Prunes that come after the attempt that the group admitted.
+//! Deletions that come after what the group admitted: prunes, and ends of Syncs.
 //!
 //! An admitted attempt deletes what left the render at once, in the slot of its cluster. What it left, because of a
 //! grace, a budget or an approval, is deleted later, on all clusters at about the same time. Such a prune is a decision
-//! of its own: in an open stage, in an open window, and in a slot that the rollout leaves (ADR 45).
+//! of its own: in an open stage, in an open window, and in a slot that the rollout leaves (ADR 45). So is the end of a Sync that was
+//! held or unreachable until its removal gave its slot back: one approval, or one network that returns, would otherwise
+//! delete on all clusters at once, whatever the time (ADR 55).
 
 use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 
-use super::leaving::{RemovalDecision, RemovalHold};
+use super::leaving::{LeavingCause, RemovalDecision, RemovalHold};
 use super::openings::Openings;
 use super::prune_request::PruneRequest;
 use super::removal::{RemovalResult, Removals};
-use super::types::Reach;
+use super::types::{PlanInput, Reach};
+use crate::ids::SyncName;
 
 impl<'a> Removals<'a> {
     /// Adds the decision for every prune that is requested, in the slots that are still free.
@@ -22,10 +25,13 @@ impl<'a> Removals<'a> {
         openings: &mut Openings<'a>,
         result: &mut RemovalResult,
     ) {
-        let mut pruning: BTreeSet<&str> = self.pruning().map(|(cluster, _)| cluster).collect();
+        let beside = self.removing().chain(self.pruning());
+        let mut pruning: BTreeSet<&str> = beside.map(|(cluster, _)| cluster).collect();
+        // What this plan begins to remove has its slot.
+        pruning.extend(result.begun.iter().map(|cluster| &**cluster));
         let mut free_at = self.slot_free_at();
         for (name, request) in &self.input.prunes {
-            let mut decision = self.prune_decision(request, openings);
+            let mut decision = self.prune_decision(name, request, openings);
             let has_slot = self.is_in_flight(&request.cluster) || pruning.contains(&*request.cluster);
             if decision == RemovalDecision::Remove && !has_slot {
                 if free == 0 {
@@ -44,10 +50,15 @@ impl<'a> Removals<'a> {
         }
     }
 
-    fn prune_decision(&self, request: &'a PruneRequest, openings: &mut Openings<'a>) -> RemovalDecision {
+    fn prune_decision(
+        &self,
+        name: &SyncName,
+        request: &'a PruneRequest,
+        openings: &mut Openings<'a>,
+    ) -> RemovalDecision {
         let hold = |reason, recheck_at| RemovalDecision::Hold { reason, recheck_at };
         let input = self.input;
-        if self.prune_ends(request).is_some() {
+        if is_in_progress(input, request) {
             return RemovalDecision::Removing;
         }
         if input.membership_held {
@@ -59,15 +70,13 @@ impl<'a> Removals<'a> {
         if input.operator.paused.is_some() {
             return hold(RemovalHold::Paused, None);
         }
-        // A cluster that is not selected stays as it is until it leaves.
-        let view = input.clusters.get(&request.cluster);
-        let Some(view) = view.filter(|view| view.reach == Reach::Ready) else {
+        let Some((stage, windows)) = place(input, name, request) else {
             return hold(RemovalHold::ClusterNotReady, None);
         };
-        if !self.is_open(view.stage) {
+        if !self.is_open(stage) {
             return hold(RemovalHold::StageNotOpen, None);
         }
-        let opening = openings.about(&view.windows);
+        let opening = openings.about(windows);
         if !opening.is_open {
             return hold(RemovalHold::WindowClosed, opening.changes_at);
         }
@@ -78,19 +87,43 @@ impl<'a> Removals<'a> {
     pub(super) fn pruning(&self) -> impl Iterator<Item = (&'a str, Timestamp)> {
         let requests = self.input.prunes.values();
         requests.filter_map(move |request| {
-            let ends = self.prune_ends(request)?;
+            let ends = slot_ends(self.input, request)?;
             (!self.is_in_flight(&request.cluster)).then_some((&*request.cluster, ends))
         })
-    }
-
-    /// Returns when a prune in progress gives its slot back at the latest; `None`: it is not in progress.
-    fn prune_ends(&self, request: &PruneRequest) -> Option<Timestamp> {
-        let ends = self.ends_at(request.allowed_at?)?;
-        (ends > self.input.now).then_some(ends)
     }
 
     fn ends_at(&self, allowed_at: Timestamp) -> Option<Timestamp> {
         let deadline = self.input.strategy.limits.progress_deadline;
         self.input.clock_jumps.due(allowed_at, deadline)
+    }
+}
+
+/// Reports whether a deletion was allowed and goes on: in its slot, or since it has begun.
+pub(super) fn is_in_progress(input: &PlanInput, request: &PruneRequest) -> bool {
+    slot_ends(input, request).is_some() || (request.begun && request.allowed_at.is_some())
+}
+
+/// Returns when a deletion in progress gives its slot back at the latest; `None`: it has none.
+pub(super) fn slot_ends(input: &PlanInput, request: &PruneRequest) -> Option<Timestamp> {
+    let deadline = input.strategy.limits.progress_deadline;
+    let ends = input.clock_jumps.due(request.allowed_at?, deadline)?;
+    (ends > input.now).then_some(ends)
+}
+
+/// Returns the stage and the windows of a request; `None`: its cluster is not ready, or not selected and not leaving.
+fn place<'a>(
+    input: &'a PlanInput,
+    name: &SyncName,
+    request: &'a PruneRequest,
+) -> Option<(usize, &'a [usize])> {
+    match input.leaving.get(name).map(|sync| (&sync.cause, sync)) {
+        Some((LeavingCause::ClusterUnselected { stage, windows, .. }, sync)) => {
+            (sync.removing_since.is_some() && !sync.not_ready).then_some((*stage, windows))
+        }
+        // A cluster that is not selected stays as it is until it leaves.
+        _ => {
+            let view = input.clusters.get(&request.cluster)?;
+            (view.reach == Reach::Ready).then_some((view.stage, &*view.windows))
+        }
     }
 }

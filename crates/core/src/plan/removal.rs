@@ -34,6 +34,8 @@ pub(super) struct RemovalResult {
     pub(super) decisions: BTreeMap<SyncName, RemovalDecision>,
     /// The decisions about prunes that are requested.
     pub(super) prunes: BTreeMap<SyncName, RemovalDecision>,
+    /// The clusters that this plan gives a slot, since they lose something.
+    pub(super) begun: BTreeSet<ClusterName>,
     /// Whether a cluster that left, or a prune, waits for a slot.
     pub(super) waits_for_slot: bool,
     /// Earliest end of the calendars that clusters wait for: windows after that time are unknown.
@@ -85,6 +87,7 @@ impl<'a> Removals<'a> {
                 } else {
                     free -= 1;
                     begun.insert(&sync.cluster);
+                    result.begun.insert(sync.cluster.clone());
                 }
             }
             result.decisions.insert(name.clone(), decision);
@@ -180,7 +183,7 @@ impl<'a> Removals<'a> {
     }
 
     /// Returns the clusters that are losing their Syncs because they left, and until when that takes a slot.
-    fn removing(&self) -> impl Iterator<Item = (&str, Timestamp)> {
+    pub(super) fn removing(&self) -> impl Iterator<Item = (&str, Timestamp)> {
         let limits = &self.input.strategy.limits;
         let leaving = self.input.leaving.values();
         let unselected = leaving.filter(|sync| sync.takes_slot());

@@ -6,12 +6,12 @@ use jiff::Timestamp;
 use starling_api::RolloutStatus;
 
 use super::effect::{Epoch, Removal};
-use super::finish::removals;
+use super::finish::{allowed_prunes, removals};
 use crate::clock_jumps::ClockJumps;
 use crate::ids::{RolloutNumber, SyncName};
 use crate::journal::{Draft, Recorder};
 use crate::plan::{
-    Direction, LeavingSync, OperatorInput, Plan, PlanInput, RolloutView, Strategy, plan, record,
+    Direction, LeavingSync, OperatorInput, Plan, PlanInput, PruneRequest, RolloutView, Strategy, plan, record,
 };
 
 /// A group that is being deleted.
@@ -33,6 +33,8 @@ pub struct DeletedGroup<'a> {
     pub suspended: bool,
     /// Its Syncs, by name.
     pub leaving: BTreeMap<SyncName, LeavingSync>,
+    /// The Syncs that have to delete something after their removal gave its slot back.
+    pub late: BTreeMap<SyncName, PruneRequest>,
 }
 
 /// The removals of a group that is being deleted.
@@ -51,6 +53,8 @@ pub struct PlannedDeletion {
     pub entry: Option<Draft>,
     /// The Syncs to remove, in this order.
     pub removals: Vec<Removal>,
+    /// The Syncs that may delete after their removal gave its slot back.
+    pub allowed: Vec<SyncName>,
 }
 
 /// Returns the removals that follow. `recorder`: the head of the journal of the group.
@@ -72,6 +76,7 @@ pub fn plan_deletion(
         rollout,
         entry: recorder.draft(rollout, &input, &plan)?,
         removals: removals(&input, &plan),
+        allowed: allowed_prunes(&plan),
         input,
         plan,
     })
@@ -101,8 +106,7 @@ impl DeletedGroup<'_> {
             clusters: BTreeMap::new(),
             leaving: self.leaving,
             returned: Default::default(),
-            // Nothing is pruned of what goes as a whole.
-            prunes: BTreeMap::new(),
+            prunes: self.late,
         }
     }
 }

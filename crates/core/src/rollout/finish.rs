@@ -62,13 +62,18 @@ pub(super) fn actions(planned: &Planned, facts: &Facts<'_>) -> Vec<Action> {
     if !removals.is_empty() {
         actions.push(Action::RemoveSyncs(removals));
     }
-    let prunes = plan.prunes.iter();
-    let prunes = prunes.filter(|(_, decision)| **decision == RemovalDecision::Remove);
-    let allowed: Vec<SyncName> = prunes.map(|(sync, _)| sync.clone()).collect();
+    let allowed = allowed_prunes(plan);
     if !allowed.is_empty() {
         actions.push(Action::AllowPrunes(allowed));
     }
     actions
+}
+
+/// Returns the Syncs whose deletions a plan allows.
+pub(super) fn allowed_prunes(plan: &Plan) -> Vec<SyncName> {
+    let prunes = plan.prunes.iter();
+    let prunes = prunes.filter(|(_, decision)| **decision == RemovalDecision::Remove);
+    prunes.map(|(sync, _)| sync.clone()).collect()
 }
 
 /// Whether the rollout is over by its report. The rollout of a group without clusters begins with the first cluster.

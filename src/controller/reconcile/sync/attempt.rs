@@ -20,7 +20,7 @@ use starling_core::step::Wanted;
 
 use super::super::ReconcileError;
 use super::access::ResponseRecorder;
-use super::budgets::{BudgetsOf, PruneTurn};
+use super::budgets::{BudgetsOf, DeletionTurn};
 use super::evaluate::{
     RecordChanges, end, enter, evaluate, failed, failures_before, interrupted, record_changes, schedule_check,
 };
@@ -196,7 +196,7 @@ async fn attempt(
 ) -> Result<Done, ReconcileError> {
     let observed = sync.observed;
     let template = &sync.spec.template;
-    let turn = PruneTurn::begin(context, observed, is_later(sync, wanted));
+    let turn = DeletionTurn::begin(context, observed, is_later(sync, wanted));
     let member = match enter(context, sync, wanted) {
         Ok(member) => member,
         Err(outcome) => return Ok(outcome.into()),
@@ -263,7 +263,7 @@ async fn attempt(
             context,
             observed,
             target: &wanted.target,
-            turn: Some(&turn),
+            turn: &turn,
         },
         grace: prune_grace::of(context, observed, &clock_jumps),
         approval: ApprovedDeletions {

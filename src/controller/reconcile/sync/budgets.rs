@@ -27,8 +27,8 @@ pub(super) struct BudgetsOf<'a> {
     pub(super) observed: &'a SyncSnapshot,
     /// The target that replaces the deleted objects, or [`ENDING`](starling_core::deletion_approval::ENDING).
     pub(super) target: &'a str,
-    /// The turn of the prunes of an attempt; `None`: the Sync is being deleted.
-    pub(super) turn: Option<&'a PruneTurn<'a>>,
+    /// The turn of the prunes of an attempt, or of the end of the Sync.
+    pub(super) turn: &'a DeletionTurn<'a>,
 }
 
 impl fmt::Debug for BudgetsOf<'_> {
@@ -39,8 +39,13 @@ impl fmt::Debug for BudgetsOf<'_> {
 
 impl BudgetsOf<'_> {
     /// Reads the group from the management cluster: a person may have stopped it, and a watch may deliver nothing. What
-    /// is no part of the attempt that the group admitted has to wait for the group.
-    async fn may_prune(&self, turn: &PruneTurn<'_>) -> Result<(), DeletionRefusal> {
+    /// is no part of what the group admitted has to wait for the group.
+    async fn may_delete(&self) -> Result<(), DeletionRefusal> {
+        let turn = self.turn;
+        if self.target == ENDING && !turn.is_later {
+            // The state of the group was read in this pass.
+            return Ok(());
+        }
         let Some(key) = &turn.group else {
             return Ok(());
         };
@@ -54,6 +59,9 @@ impl BudgetsOf<'_> {
         if let Some(why) = stopped_by(&group, &actions) {
             return Err(DeletionRefusal::Stopped(why));
         }
+        if self.target == ENDING {
+            return turn.take(key);
+        }
         let (now, jumps) = (self.context.clock.now(), self.context.clock.jumps());
         let sync = &self.observed.object;
         if !turn.is_later && !is_admission_over(&group, sync, &actions, (now, &jumps)) {
@@ -66,20 +74,20 @@ impl BudgetsOf<'_> {
     }
 }
 
-/// The turn of an attempt to prune after the attempt that the group admitted: the end of a grace or of a hold comes on
-/// all clusters at once, so the group decides when each of them prunes.
-pub(super) struct PruneTurn<'a> {
+/// The turn of an attempt to delete after what the group admitted: the end of a grace or of a hold comes on all clusters
+/// at once, so the group decides when each of them deletes.
+pub(super) struct DeletionTurn<'a> {
     context: SyncContext<'a>,
     observed: &'a SyncSnapshot,
     group: Option<ObjectKey>,
-    /// Whether an earlier attempt ended with the target, or applied it. Then the prune comes after the attempt that the
-    /// group admitted.
+    /// Whether the deletions come after what the group admitted: an earlier attempt ended with the target, or applied
+    /// it; or the removal of the Sync gave its slot back.
     is_later: bool,
-    /// Whether the group has to decide: the request outlives the attempt.
-    awaits: AtomicBool,
+    /// Whether the request outlives the attempt: the group has to decide, or more passes follow.
+    lasts: AtomicBool,
 }
 
-impl<'a> PruneTurn<'a> {
+impl<'a> DeletionTurn<'a> {
     /// Begins the turn of an attempt. It ends when it is dropped, whatever becomes of the attempt.
     pub(super) fn begin(context: SyncContext<'a>, observed: &'a SyncSnapshot, is_later: bool) -> Self {
         Self {
@@ -87,8 +95,17 @@ impl<'a> PruneTurn<'a> {
             observed,
             group: observed.group_key(),
             is_later,
-            awaits: AtomicBool::new(false),
+            lasts: AtomicBool::new(false),
         }
+    }
+
+    /// Keeps the turn for the passes that follow: objects were deleted, and others wait for them.
+    pub(super) fn goes_on(&self) {
+        let Some(group) = self.group.as_ref().filter(|_| self.is_later) else {
+            return;
+        };
+        self.context.prune_requests.begun(group, &self.observed.key.name);
+        self.lasts.store(true, Ordering::Relaxed);
     }
 
     fn take(&self, group: &ObjectKey) -> Result<(), DeletionRefusal> {
@@ -101,17 +118,17 @@ impl<'a> PruneTurn<'a> {
             }
             PruneAnswer::Waits(hold) => hold,
         };
-        self.awaits.store(true, Ordering::Relaxed);
+        self.lasts.store(true, Ordering::Relaxed);
         Err(DeletionRefusal::Stopped(prune_requests::why(&group.name, hold)))
     }
 }
 
-impl Drop for PruneTurn<'_> {
+impl Drop for DeletionTurn<'_> {
     fn drop(&mut self) {
         let Some(group) = self
             .group
             .as_ref()
-            .filter(|_| !self.awaits.load(Ordering::Relaxed))
+            .filter(|_| !self.lasts.load(Ordering::Relaxed))
         else {
             return;
         };
@@ -134,9 +151,7 @@ impl Budgets for BudgetsOf<'_> {
                 remaining,
                 approved,
             } = request;
-            if let Some(turn) = self.turn {
-                self.may_prune(turn).await?;
-            }
+            self.may_delete().await?;
             // The Syncs of a group are ended in an order of their own.
             if self.target != ENDING
                 && let Some(why) =

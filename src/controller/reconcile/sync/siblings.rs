@@ -19,6 +19,7 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::sync::Arc;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -28,9 +29,11 @@ use kube::core::SelectorExt as _;
 use starling_api::{Cluster, GroupRef, RELEASE, SyncEntry, SyncGroup, SyncResource, SyncSpec};
 use starling_core::apply::SiblingObjects;
 use starling_core::expand::{self, ClusterFacts, ParameterError};
+use starling_core::identity;
 use starling_core::ignore::IgnoreRules;
 use starling_core::object::ObjectId;
 use starling_core::release::rolled_revision;
+use starling_core::rollout::ReleaseSnapshot;
 use starling_core::scope::aliases;
 use starling_core::target::{self, Owner};
 
@@ -38,6 +41,7 @@ use super::observe::{SyncSnapshot, is_unselected};
 use super::owners;
 use super::render::{Render, SyncRenderError, render};
 use super::resolve::resolve;
+use crate::controller::caches::release_snapshots::ReleaseOwner;
 use crate::controller::context::SyncContext;
 use crate::controller::hub::HubError;
 use crate::controller::object_key::ObjectKey;
@@ -104,8 +108,11 @@ pub(super) enum SiblingError {
         source_name: String,
     },
     /// The management cluster does not tell which other groups there are.
-    #[error("cannot read the other SyncGroups")]
+    #[error("cannot read the SyncGroups and their releases")]
     Unread(#[from] HubError),
+    /// The release of the group is not stored any more.
+    #[error("SyncGroup {group} rolls back to release {release}, which is not stored any more")]
+    NoRelease { group: String, release: String },
     /// The sibling cannot be rendered.
     #[error("cannot render {sibling}")]
     Build {
@@ -156,7 +163,7 @@ impl SiblingsOf<'_> {
                 }
             }
         }
-        self.unresolved()?;
+        self.unresolved(|other| !other.template.suspend)?;
         let (hub, namespace) = (self.context.hub, &self.observed.key.namespace);
         let Some(cluster) = hub.find::<Cluster>(&self.observed.cluster_key()).await? else {
             return Ok(keys);
@@ -168,14 +175,14 @@ impl SiblingsOf<'_> {
         Ok(keys)
     }
 
-    /// Checks that what the existing Syncs without a group render can be determined.
-    fn unresolved(&self) -> Result<(), SiblingError> {
+    /// Checks that what these existing Syncs without a group render can be determined.
+    fn unresolved(&self, counts: impl Fn(&SyncSpec) -> bool) -> Result<(), SiblingError> {
         let key = self.observed.cluster_key();
         for sync in self.context.objects.syncs.indexed(&key) {
             let is_other = sync.spec.group_ref.is_none()
                 && sync.name_any() != self.observed.key.name
                 && sync.metadata.deletion_timestamp.is_none()
-                && !sync.spec.template.suspend;
+                && counts(&sync.spec);
             if !is_other {
                 continue;
             }
@@ -234,7 +241,7 @@ impl SiblingsOf<'_> {
     /// Returns the objects of the current and the upcoming siblings.
     async fn upcoming_objects(&self) -> Result<BTreeSet<ObjectId>, SiblingError> {
         let mut keys = BTreeSet::new();
-        for sibling in self.upcoming()? {
+        for sibling in self.upcoming().await? {
             match self.keys(&sibling).await {
                 Ok(objects) => keys.extend(objects),
                 Err(error) if sibling.optional && error.is_permanent() => {}
@@ -250,17 +257,18 @@ impl SiblingsOf<'_> {
     }
 
     /// Returns all siblings with their specs in the release of this Sync.
-    fn upcoming(&self) -> Result<Vec<Sibling>, SiblingError> {
+    async fn upcoming(&self) -> Result<Vec<Sibling>, SiblingError> {
         let observed = self.observed;
         let (Some(of), Some(group), Some(cluster)) = (
             &observed.object.spec.group_ref,
             &observed.group,
             &observed.cluster,
         ) else {
+            self.unresolved(|other| !self.is_unrelated(other))?;
             let current = self.current().into_iter();
             return Ok(current.chain(self.known_of_other_groups()).collect());
         };
-        let mut siblings = self.wanted(of, group, cluster)?;
+        let mut siblings = self.wanted(of, group, cluster).await?;
         siblings.extend(self.known_of_other_groups());
         let current = self.current().into_iter();
         let (others, own) = current.partition::<Vec<_>, _>(|sibling| sibling.optional);
@@ -278,19 +286,47 @@ impl SiblingsOf<'_> {
         Ok(siblings)
     }
 
-    fn wanted(
+    /// Returns the other entries of the release of the group. Its spec may have others: a rollback goes back to entries
+    /// that were removed since, or had another path.
+    async fn wanted(
         &self,
         of: &GroupRef,
         group: &SyncGroup,
         cluster: &Cluster,
     ) -> Result<Vec<Sibling>, SiblingError> {
         let rollout = group.status.as_ref().and_then(|status| status.rollout.as_ref());
-        let entries = group.spec.syncs.iter().filter(|entry| entry.name != of.entry);
+        let release = self.release_of(group).await?;
+        let entries = release
+            .as_ref()
+            .map_or(&group.spec.syncs, |release| &release.entries);
+        let entries = entries.iter().filter(|entry| entry.name != of.entry);
         let siblings = entries.map(|entry| {
             let revision = rollout.and_then(|rollout| rolled_revision(rollout, &entry.name));
             self.entry(&of.name, entry, revision.unwrap_or_default(), cluster)
         });
         siblings.collect()
+    }
+
+    /// Returns the release that a group rolls back to; `None`: it rolls forward, as its spec says.
+    async fn release_of(&self, group: &SyncGroup) -> Result<Option<Arc<ReleaseSnapshot>>, SiblingError> {
+        let rollout = group.status.as_ref().and_then(|status| status.rollout.as_ref());
+        let Some(rollout) = rollout.filter(|rollout| !rollout.direction.is_forward()) else {
+            return Ok(None);
+        };
+        let (hub, id) = (
+            self.context.hub,
+            identity::id_of(self.context.installation, group),
+        );
+        let owner = ReleaseOwner { group, id: &id };
+        let release = self
+            .context
+            .release_snapshots
+            .load(hub, owner, &rollout.release)
+            .await?;
+        release.map(Some).ok_or_else(|| SiblingError::NoRelease {
+            group: group.name_any(),
+            release: rollout.release.clone(),
+        })
     }
 
     /// Returns the entries of the other groups, as far as the caches know them and they can be rendered.

@@ -75,6 +75,13 @@ pub(super) async fn pass(
         interpreter::append(context.ledger, &identity, planned.rollout, &draft).await?;
         recorder.wrote(draft);
     }
+    let requests = &context.caches.prune_requests;
+    requests.decided(&key, &planned.plan.prunes);
+    requests.allow(&key, &planned.allowed, context.clock.now());
+    for sync in &planned.allowed {
+        let sync = ObjectKey::new(&key.namespace, sync.as_str());
+        context.handlers.queues.syncs.add(sync);
+    }
     let is_complete = remove_all(context, group, syncs, &planned.removals).await?;
     heads.put(&key, recorder);
     Ok(Removed {
@@ -106,6 +113,10 @@ fn plan(
         operator: group_state::requests(group, actions.iter().map(|action| &**action)),
         suspended: group.spec.suspend,
         leaving: leaving(context, group, strategy, syncs, now),
+        late: context
+            .caches
+            .prune_requests
+            .of_group(&ObjectKey::of(group), syncs),
     };
     plan_deletion(deleted, recorder)
 }

@@ -79,6 +79,7 @@ async fn pass(context: GroupContext<'_>, key: &ObjectKey) -> Result<Next, Reconc
     // set back (ADR 40).
     let is_awaited = awaits_check(context, &group);
     if let Some(finding) = context.writes.held() {
+        context.caches.gate_tasks.forget(key);
         report::held(context, &group, &finding).await?;
         return Ok(Next::OnEvent);
     }

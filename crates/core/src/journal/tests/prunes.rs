@@ -17,6 +17,7 @@ fn pruned(decided: bool) -> Journal {
     let mut request = PruneRequest {
         cluster: "a".into(),
         allowed_at: None,
+        begun: false,
     };
     let mut record = |input: &mut PlanInput| {
         input.now += jiff::SignedDuration::from_secs(10);

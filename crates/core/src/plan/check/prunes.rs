@@ -3,12 +3,13 @@
 use std::collections::BTreeSet;
 
 use jiff::Timestamp;
+use starling_api::DeletionPolicy;
 
 use super::moment::Moment;
 use super::removals::Expected;
 use super::violation::Violation;
 use crate::ids::SyncName;
-use crate::plan::leaving::{RemovalDecision, RemovalHold};
+use crate::plan::leaving::{LeavingCause, LeavingSync, RemovalDecision, RemovalHold};
 use crate::plan::prune_request::PruneRequest;
 use crate::plan::types::Reach;
 
@@ -49,7 +50,7 @@ impl Moment<'_> {
             reason: RemovalHold::WindowClosed,
             recheck_at: None,
         };
-        match self.prune(request) {
+        match self.prune(name, request) {
             Expected::Exactly(expected) if actual != expected => wrong(expected),
             Expected::Exactly(_) => Ok(()),
             Expected::ClosedWindow | Expected::AnyWindow if held(RemovalHold::WindowClosed) => Ok(()),
@@ -63,33 +64,59 @@ impl Moment<'_> {
         }
     }
 
-    fn prune(&self, request: &PruneRequest) -> Expected {
-        if self.prunes_until(request).is_some() {
+    fn prune(&self, name: &SyncName, request: &PruneRequest) -> Expected {
+        if self.is_pruning(request) {
             return Expected::Exactly(RemovalDecision::Removing);
         }
-        let member = self.fleet.iter().find(|member| *member.name == request.cluster);
-        let is_ready = member.is_some_and(|member| member.view.reach == Reach::Ready);
-        let is_open = member.is_some_and(|member| self.is_open(member.stage));
+        let place = self.place(name, request);
         let reasons = [
             (RemovalHold::MembershipHeld, self.input.membership_held),
             (RemovalHold::GroupSuspended, self.input.suspended),
             (RemovalHold::Paused, self.input.operator.paused.is_some()),
-            (RemovalHold::ClusterNotReady, !is_ready),
-            (RemovalHold::StageNotOpen, !is_open),
+            (RemovalHold::ClusterNotReady, place.is_none()),
         ];
-        if let Some((reason, _)) = reasons.into_iter().find(|(_, applies)| *applies) {
-            return Expected::Exactly(RemovalDecision::Hold {
+        let hold = |reason| {
+            Expected::Exactly(RemovalDecision::Hold {
                 reason,
                 recheck_at: None,
-            });
+            })
+        };
+        if let Some((reason, _)) = reasons.into_iter().find(|(_, applies)| *applies) {
+            return hold(reason);
         }
-        let windows = member.filter(|_| !self.is_back_at_once());
-        self.in_windows(windows.map_or(&[], |member| &member.view.windows))
+        let (stage, windows) = place.unwrap_or_default();
+        if self.input.deleting {
+            return self.begins_in_deleted_group(&request.cluster, stage, windows);
+        }
+        let at_once = self.is_back_at_once();
+        if !self.fleet.is_empty() && !self.is_open(if at_once { 0 } else { stage }) {
+            return hold(RemovalHold::StageNotOpen);
+        }
+        self.in_windows(if at_once { &[] } else { windows })
+    }
+
+    /// Returns the stage and the windows of what deletes late; `None`: it may not, or its cluster is not ready.
+    fn place(&self, name: &SyncName, request: &PruneRequest) -> Option<(usize, &[usize])> {
+        let leaving = self.input.leaving.get(name);
+        let goes = |sync: &LeavingSync| sync.removing_since.is_some() && !sync.not_ready;
+        match leaving.map(|sync| &sync.cause) {
+            Some(LeavingCause::GroupDeleted { stage, windows }) => {
+                let deletes = leaving.is_some_and(|sync| sync.policy == DeletionPolicy::Delete && goes(sync));
+                deletes.then_some((*stage, windows))
+            }
+            Some(LeavingCause::ClusterUnselected { stage, windows, .. }) => {
+                leaving.is_some_and(goes).then_some((*stage, windows))
+            }
+            Some(LeavingCause::EntryRemoved) | None => {
+                let member = self.fleet.iter().find(|member| *member.name == request.cluster)?;
+                (member.view.reach == Reach::Ready).then_some((member.stage, &*member.view.windows))
+            }
+        }
     }
 
     /// Checks that the clusters that prune beside the rollout have slots, unless as many had them before.
     fn prunes_are_bounded(&self) -> Result<(), Violation> {
-        let Some(slots) = self.slots().filter(|_| !self.input.deleting) else {
+        let Some(slots) = self.slots() else {
             return Ok(());
         };
         let beside = |planned| self.losing(planned).len() + self.pruning(planned).len();
@@ -104,20 +131,25 @@ impl Moment<'_> {
     /// Reports whether a prune could begin in addition to what the plan begins.
     fn may_prune_now(&self, request: &PruneRequest) -> bool {
         let pruning = self.pruning(true);
-        let used = self.group.in_flight_after + self.losing(true).len() + pruning.len();
+        let losing = self.losing(true);
+        let used = self.group.in_flight_after + losing.len() + pruning.len();
         self.has_slot_after(&request.cluster)
+            || losing.contains(&*request.cluster)
             || pruning.contains(&*request.cluster)
             || self.slots().is_none_or(|slots| used < slots)
     }
 
-    /// Returns the clusters that prune beside the rollout; if `planned`, also those that this plan begins with.
+    /// Returns the clusters that prune beside the rollout and do not lose a Sync in a slot; if `planned`, also those that this plan begins with.
     pub(super) fn pruning(&self, planned: bool) -> BTreeSet<&str> {
         let requests = self.input.prunes.iter();
         let begins = |name| planned && self.plan.prunes.get(name) == Some(&RemovalDecision::Remove);
         let pruning =
             requests.filter(|(name, request)| self.prunes_until(request).is_some() || begins(*name));
         let clusters = pruning.map(|(_, request)| &*request.cluster);
-        clusters.filter(|cluster| !self.has_slot_after(cluster)).collect()
+        let losing = self.losing(planned);
+        clusters
+            .filter(|cluster| !self.has_slot_after(cluster) && !losing.contains(cluster))
+            .collect()
     }
 
     fn has_slot_after(&self, cluster: &str) -> bool {
@@ -125,7 +157,12 @@ impl Moment<'_> {
         member.is_some_and(|member| member.starts() || member.is_retried() || member.facts.holds_slot())
     }
 
-    fn prunes_until(&self, request: &PruneRequest) -> Option<Timestamp> {
+    /// Reports whether a deletion goes on that a plan allowed.
+    pub(super) fn is_pruning(&self, request: &PruneRequest) -> bool {
+        request.allowed_at.is_some() && (request.begun || self.prunes_until(request).is_some())
+    }
+
+    pub(super) fn prunes_until(&self, request: &PruneRequest) -> Option<Timestamp> {
         let limits = &self.input.strategy.limits;
         let jumps = &self.input.clock_jumps;
         let until = jumps.due(request.allowed_at?, limits.progress_deadline)?;

@@ -182,24 +182,36 @@ impl Moment<'_> {
         if sync.not_ready {
             return Expected::Exactly(hold(RemovalHold::ClusterNotReady, None));
         }
-        let in_progress = self.losing(false);
-        if in_progress.contains(&*sync.cluster) {
+        self.begins_in_deleted_group(&sync.cluster, stage, about)
+    }
+
+    /// Returns what is expected of a cluster of a group that is being deleted and has something to lose.
+    pub(super) fn begins_in_deleted_group(&self, cluster: &str, stage: usize, about: &[usize]) -> Expected {
+        let mut in_progress = self.losing(false);
+        in_progress.extend(self.pruning(false));
+        if in_progress.contains(cluster) {
             return Expected::Exactly(RemovalDecision::Remove);
         }
-        let is_before = |other: &LeavingSync| {
+        let is_late = |name: &SyncName| {
+            let request = self.input.prunes.get(name);
+            request.is_some_and(|request| !self.is_pruning(request))
+        };
+        let is_before = |(name, other): (&SyncName, &LeavingSync)| {
             let is_earlier =
                 matches!(other.cause, LeavingCause::GroupDeleted { stage: of, .. } if of < stage);
-            let waits = other.removing_since.is_none() && !other.not_ready;
+            let waits = (other.removing_since.is_none() || is_late(name)) && !other.not_ready;
             is_earlier
                 && other.policy == DeletionPolicy::Delete
                 && (waits || in_progress.contains(&*other.cluster))
         };
-        if self.input.leaving.values().any(is_before) {
+        if self.input.leaving.iter().any(is_before) {
             let ends = self
                 .input
                 .leaving
                 .values()
                 .filter_map(|other| self.loses_until(other));
+            let late = self.input.prunes.values();
+            let ends = ends.chain(late.filter_map(|request| self.prunes_until(request)));
             return Expected::Exactly(hold(RemovalHold::StageNotOpen, ends.min()));
         }
         self.in_windows(about)
@@ -242,18 +254,9 @@ impl Moment<'_> {
     /// Reports whether the cluster could begin to leave in addition to what the plan begins.
     fn may_leave_now(&self, cluster: &ClusterName) -> bool {
         let losing = self.losing(true);
-        let used = self.group.in_flight_after + losing.len() + self.pruning_clusters();
+        let used = self.group.in_flight_after + losing.len() + self.pruning(true).len();
         let free = |slots| used < slots;
         losing.contains(cluster.as_str()) || self.slots().is_none_or(free)
-    }
-
-    /// Returns the clusters with a slot that are neither in flight nor about to leave.
-    fn pruning_clusters(&self) -> usize {
-        // A group that is being deleted has no such clusters.
-        if self.input.deleting {
-            return 0;
-        }
-        self.pruning(true).len()
     }
 
     /// Returns the slots of the group. A group that is being deleted selects no cluster: its size is that of the

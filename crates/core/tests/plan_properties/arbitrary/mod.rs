@@ -338,11 +338,30 @@ fn prunes() -> impl Strategy<Value = BTreeMap<SyncName, PruneRequest>> {
             let request = PruneRequest {
                 cluster: format!("c{cluster:02}").into(),
                 allowed_at: allowed_at.map(t),
+                begun: n % 3 == 0,
             };
             (format!("shop-prunes-{n}").into(), request)
         };
         prunes.map(request).collect()
     })
+}
+
+/// Every other Sync that is being removed deletes late.
+fn late(leaving: &BTreeMap<SyncName, LeavingSync>) -> BTreeMap<SyncName, PruneRequest> {
+    let removing = leaving.iter().filter(|(_, sync)| sync.removing_since.is_some());
+    let request = |(n, (name, sync)): (usize, (&SyncName, &LeavingSync))| {
+        let request = PruneRequest {
+            cluster: sync.cluster.clone(),
+            allowed_at: sync.removing_since.filter(|_| n % 4 == 0),
+            begun: n % 8 == 0,
+        };
+        (name.clone(), request)
+    };
+    removing
+        .enumerate()
+        .filter(|(n, _)| n % 2 == 0)
+        .map(request)
+        .collect()
 }
 
 pub(crate) fn direction() -> impl Strategy<Value = Direction> {
@@ -399,12 +418,13 @@ pub(crate) fn input() -> impl Strategy<Value = PlanInput> {
                     (suspended, membership_held, windows, deleting),
                     (now, clock_jumps),
                     mut clusters,
-                    (mut leaving, prunes, installation_slots),
+                    (mut leaving, mut prunes, installation_slots),
                 )| {
                     if deleting {
                         clusters.clear();
                         delete_group(&mut leaving, strategy.stages.len());
                     }
+                    prunes.extend(late(&leaving));
                     for sync in leaving.values_mut() {
                         if let LeavingCause::ClusterUnselected { windows: about, .. }
                         | LeavingCause::GroupDeleted { windows: about, .. } = &mut sync.cause

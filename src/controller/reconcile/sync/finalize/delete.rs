@@ -13,7 +13,7 @@ use starling_core::object::ObjectId;
 
 use super::super::super::ReconcileError;
 use super::super::access::{self, AccessError, ResponseRecorder};
-use super::super::budgets::BudgetsOf;
+use super::super::budgets::{BudgetsOf, DeletionTurn};
 use super::super::deletion_hold;
 use super::super::observe::SyncSnapshot;
 use super::super::owners;
@@ -35,6 +35,7 @@ pub(super) async fn delete(
     context: SyncContext<'_>,
     observed: &SyncSnapshot,
     cause: DeletionCause,
+    turn: &DeletionTurn<'_>,
 ) -> Result<Next, ReconcileError> {
     let owners = owners::all(context, observed);
     if let Some(copy) = owners.get(&observed.owner).filter(|copy| !copy.goes) {
@@ -66,7 +67,11 @@ pub(super) async fn delete(
             return Ok(retry(observed));
         }
     };
-    let deleted = pass(context, observed, cause, &member, &siblings, &owners).await;
+    let others = Others {
+        siblings: &siblings,
+        owners: &owners,
+    };
+    let deleted = pass(context, observed, (cause, turn), &member, others).await;
     if deleted.is_complete() {
         return complete(context, observed, &deleted).await;
     }
@@ -75,7 +80,8 @@ pub(super) async fn delete(
     }
     if let Some(why) = &deleted.stopped {
         report::waiting(context, observed, &Waiting::Group(why.clone())).await?;
-        return Ok(Next::Retry(waits::PARENT_RETRY));
+        // What stops it enqueues the Sync when it ends. The retry is for a watch that delivers nothing.
+        return Ok(retry(observed));
     }
     if let Some(why) = &deleted.not_counted {
         report::waiting(context, observed, &Waiting::NotCounted(why.clone())).await?;
@@ -94,7 +100,12 @@ pub(super) async fn delete(
             context.handlers.enqueue_cluster(observed.cluster_key());
             report_no_access(context, observed, crate::chain(error), retry(observed)).await
         }
-        Some(_) | None => unfinished(context, observed, &deleted).await,
+        interrupted => {
+            if interrupted.is_none() {
+                turn.goes_on();
+            }
+            unfinished(context, observed, &deleted).await
+        }
     }
 }
 
@@ -107,13 +118,19 @@ fn enter(context: SyncContext<'_>, observed: &SyncSnapshot) -> Result<Member, Ac
     access::enter(context, observed, &spec.template.service_account_name)
 }
 
+/// What other Syncs have on the member.
+#[derive(Clone, Copy)]
+struct Others<'a> {
+    siblings: &'a BTreeSet<ObjectId>,
+    owners: &'a BTreeMap<OwnerLabel, OtherOwner>,
+}
+
 async fn pass(
     context: SyncContext<'_>,
     observed: &SyncSnapshot,
-    cause: DeletionCause,
+    (cause, turn): (DeletionCause, &DeletionTurn<'_>),
     member: &Member,
-    siblings: &BTreeSet<ObjectId>,
-    owners: &BTreeMap<OwnerLabel, OtherOwner>,
+    Others { siblings, owners }: Others<'_>,
 ) -> DeleteOutcome {
     let job = DeleteJob {
         owner: &observed.owner,
@@ -124,8 +141,7 @@ async fn pass(
             context,
             observed,
             target: ENDING,
-            // The state of the group was read in this pass.
-            turn: None,
+            turn,
         },
         approval: ApprovedDeletions {
             subject: used_approvals::subject(observed, cause, used_approvals::last_target(observed)),

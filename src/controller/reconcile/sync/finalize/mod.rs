@@ -15,6 +15,7 @@ use starling_core::finalize::{Finalize, FinalizeInput, ParentDeletion, Waiting, 
 
 use super::super::ReconcileError;
 use super::super::parent_deletion::parent_deletion;
+use super::budgets::DeletionTurn;
 use super::observe::SyncSnapshot;
 use crate::controller::context::{Next, SyncContext};
 use crate::controller::event_handlers::ChangedBy;
@@ -94,6 +95,7 @@ pub(super) async fn finalize(
         abandoned: is_abandoned(observed),
         dependents: &waiting,
     });
+    let turn = DeletionTurn::begin(context, observed, policy.is_late);
     match decision {
         Finalize::Orphan(why) => release::orphan(context, observed, &why).await,
         Finalize::Wait(waiting) => {
@@ -106,7 +108,7 @@ pub(super) async fn finalize(
                 Waiting::Dependents(_) | Waiting::Cluster(_) => Next::OnEvent,
             })
         }
-        Finalize::Delete => delete::delete(context, observed, policy.cause).await,
+        Finalize::Delete => delete::delete(context, observed, policy.cause, &turn).await,
     }
 }
 

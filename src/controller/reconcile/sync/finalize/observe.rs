@@ -35,6 +35,8 @@ pub(super) struct Policy {
     pub(super) wanted: bool,
     /// Why the objects are deleted, which approvals are of.
     pub(super) cause: DeletionCause,
+    /// Whether the removal gave its slot back.
+    pub(super) is_late: bool,
     /// `Unknown` if the Sync, its group or its Cluster cannot be read.
     pub(super) parent: ParentDeletion,
 }
@@ -49,6 +51,7 @@ pub(super) async fn policy(context: SyncContext<'_>, observed: &SyncSnapshot) ->
         stopped: None,
         wanted: false,
         cause: DeletionCause::SyncDeleted,
+        is_late: false,
         parent: ParentDeletion::None,
     };
     let Some(key) = observed.group_key() else {
@@ -74,6 +77,7 @@ pub(super) async fn policy(context: SyncContext<'_>, observed: &SyncSnapshot) ->
             return policy;
         }
     };
+    policy.is_late = is_late(context, observed, &group);
     let name = group.name_any();
     let undecided = || {
         format!(
@@ -102,6 +106,14 @@ pub(super) async fn policy(context: SyncContext<'_>, observed: &SyncSnapshot) ->
         Err(error) => policy.parent = ParentDeletion::Unknown(crate::chain(&error)),
     }
     policy
+}
+
+/// Reports whether the removal of a Sync gave its slot back.
+fn is_late(context: SyncContext<'_>, observed: &SyncSnapshot, group: &SyncGroup) -> bool {
+    let (now, jumps) = (context.clock.now(), context.clock.jumps());
+    let key = ObjectKey::of(group);
+    let since = context.removal_times.since(&key, &observed.object, now);
+    since.is_some_and(|since| group_state::is_removal_over(group, since, (now, &jumps)))
 }
 
 /// Returns why a group does not want a Sync, by the labels that its Cluster has now; `None`: it does.
