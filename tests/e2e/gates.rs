@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use axum::Router;
@@ -9,12 +10,13 @@ use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, Uri};
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::Secret;
-use kube::ResourceExt;
-use kube::api::{ListParams, Patch, PatchParams};
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
-use starling_api::{GATE, RolloutPhase, SyncGroup, SyncGroupStatus, TaskStatus};
+use starling_api::conditions;
+use starling_api::{GATE, RolloutPhase, SYSTEM_NAMESPACE, SyncGroup, SyncGroupStatus, TaskStatus};
 use starling_testkit::fleet::{NAMESPACE, TIMEOUT};
 use starling_testkit::{Fleet, FleetOptions, GitRepo, program, wait};
 use tokio::net::TcpListener;
@@ -507,6 +509,78 @@ async fn a_pending_webhook_is_called_with_the_same_key_after_a_crash() -> Result
     fleet.rollout("shop", &commit, RolloutPhase::Succeeded).await?;
     assert_eq!(server.keys()?.len(), 1);
     drop(controller);
+    Ok(())
+}
+
+/// A member remembers more writes than the management cluster: what it is about to be asked is about a past rollout.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restore_ends_the_gates_of_a_running_controller() -> Result<()> {
+    let fleet = Fleet::start(FleetOptions {
+        members: 2,
+        ..FleetOptions::default()
+    })
+    .await?;
+    fleet.add_cluster("m1", &[("stage", "canary")]).await?;
+    fleet.add_cluster("m2", &[("stage", "rest")]).await?;
+    let repo = GitRepo::init()?;
+    repo.commit(&[("app/settings.yaml", &config_map("settings", "one"))], "one")?;
+    fleet
+        .put_source("shop", &repo.url(), json!({"branch": "main"}))
+        .await?;
+    put_secret(&fleet, "gates", json!({"token": TOKEN})).await?;
+    let (server, url) = GateServer::start(200, json!({"result": "Pending"})).await?;
+    let stage = json!({"name": "canary", "clusterSelector": {"matchLabels": {"stage": "canary"}},
+        "afterStageTasks": [webhook(&url, "gates")]});
+    let entry = json!({"name": "app", "sourceRef": {"name": "shop"}, "path": "./app", "interval": "2s"});
+    let spec = json!({"clusterSelector": {}, "syncs": [entry],
+        "rolloutStrategy": {"maxConcurrency": "100%", "stages": [stage]}});
+    fleet.put_group("shop", spec).await?;
+    let _controller = fleet.controller(program(), &[])?;
+    server.until_requests_exceed(1).await?;
+
+    remember_more(&fleet, "m1").await?;
+    let maps: Api<ConfigMap> = Api::namespaced(fleet.member("m1").await?, "default");
+    maps.delete("settings", &DeleteParams::default()).await?;
+    let is_detected = |status: &SyncGroupStatus| {
+        conditions::find(&status.conditions, "RestoreDetected").is_some_and(|found| found.status == "True")
+    };
+    fleet
+        .group_status("shop", "a restore is detected", is_detected)
+        .await?;
+    let before = server.requests().len();
+    // Five times the interval of the gate.
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let after = server.requests().len();
+    assert!(
+        after <= before + 1,
+        "one may have been under way: {before}, {after}"
+    );
+    Ok(())
+}
+
+/// The inventory of the group on a member names a later write of the management cluster.
+async fn remember_more(fleet: &Fleet, member: &str) -> Result<()> {
+    let maps: Api<ConfigMap> = Api::namespaced(fleet.member(member).await?, SYSTEM_NAMESPACE);
+    let found = maps.list(&ListParams::default()).await?;
+    let is_inventory = |map: &ConfigMap| {
+        map.data
+            .as_ref()
+            .is_some_and(|data| data.contains_key("inventory"))
+    };
+    let mut map = found
+        .items
+        .into_iter()
+        .find(is_inventory)
+        .context("an inventory")?;
+    let text = map.data.as_mut().and_then(|data| data.get_mut("inventory"));
+    let text = text.context("its text")?;
+    let number = { text.split_whitespace() }
+        .find_map(|part| part.strip_prefix("hub="))
+        .context("a number")?
+        .to_owned();
+    *text = text.replacen(&format!("hub={number}"), &format!("hub={number}000000"), 1);
+    let name = map.name_any();
+    maps.replace(&name, &PostParams::default(), &map).await?;
     Ok(())
 }
 

@@ -68,6 +68,8 @@ pub(crate) enum Rule {
     NotAdmitted,
     /// No write to a suspended member, or by a suspended Sync.
     Suspended,
+    /// No object goes while its group is stopped, or late in a closed window.
+    Stopped,
     /// No write for an admission whose slot was given back.
     WithoutSlot,
     /// No write to a member after a restore, until a person releases it.
@@ -79,7 +81,7 @@ pub(crate) enum Rule {
 #[cfg(test)]
 impl Rule {
     /// All rules.
-    pub(crate) const ALL: [Self; 33] = [
+    pub(crate) const ALL: [Self; 34] = [
         Self::Claim,
         Self::Health,
         Self::GroupClaim,
@@ -110,13 +112,14 @@ impl Rule {
         Self::FailureIsolation,
         Self::NotAdmitted,
         Self::Suspended,
+        Self::Stopped,
         Self::WithoutSlot,
         Self::AfterRestore,
         Self::Idle,
     ];
 
     /// The rules about deletions.
-    pub(crate) const OF_DELETIONS: [Self; 12] = [
+    pub(crate) const OF_DELETIONS: [Self; 13] = [
         Self::Deletion,
         Self::Uncounted,
         Self::Budget,
@@ -128,6 +131,7 @@ impl Rule {
         Self::DeletionOrder,
         Self::Adopted,
         Self::Contents,
+        Self::Stopped,
         Self::AfterRestore,
     ];
 }

@@ -1,7 +1,9 @@
 //! I6: absence is not a reason to delete.
 
 use jiff::{SignedDuration, Timestamp};
-use starling_api::{DISABLED, DeletionPolicy, FIELD_MANAGER, GROUP_MANAGER, PRUNE, RECONCILE, SyncResource};
+use starling_api::{
+    DISABLED, DeletionPolicy, FIELD_MANAGER, GROUP_MANAGER, PRUNE, RECONCILE, SyncGroup, SyncResource,
+};
 
 use super::deletion::{Deletion, deletions};
 use super::targets::{attempt_limit, is_current, targets};
@@ -165,6 +167,17 @@ pub(super) fn begun_by_us<'t>(
     versions.iter().enumerate().filter_map(begins)
 }
 
+/// Whether a group has the entry of a Sync: in its spec, or, while it rolls back, in its release.
+pub(super) fn has_entry(group: &SyncGroup, timeline: &SyncTimeline<'_>) -> bool {
+    let status = group.status.as_ref();
+    let rollout = status.and_then(|status| status.rollout.as_ref());
+    let back = rollout.filter(|rollout| !rollout.direction.is_forward());
+    match back {
+        Some(back) => back.revisions.iter().any(|rolled| timeline.is_of(&rolled.sync)),
+        None => group.spec.syncs.iter().any(|entry| timeline.is_of(&entry.name)),
+    }
+}
+
 /// Returns the deletions of a group's Syncs without a reason.
 fn deleted_syncs(world: &World<'_>, timeline: &SyncTimeline<'_>) -> Vec<Violation> {
     let begun = begun_by_us(timeline).filter(|version| !was_deselected(world, timeline, version));
@@ -203,17 +216,9 @@ pub(super) fn was_deselected(
     moments.retain(|at| Some(*at) >= born);
     moments.iter().any(|&at| {
         let is_in = groups.at(at).is_some_and(|group| {
-            let mut entries = group.object.spec.syncs.iter();
             let selected = world.hub.selected(namespace, &group.object, at);
-            let status = group.object.status.as_ref();
-            let rollout = status.and_then(|status| status.rollout.as_ref());
-            let is_rolled_back = rollout.is_some_and(|rollout| {
-                let mut rolled = rollout.revisions.iter();
-                !rollout.direction.is_forward() && !rolled.any(|rolled| timeline.is_of(&rolled.sync))
-            });
             group.object.metadata.deletion_timestamp.is_none()
-                && !is_rolled_back
-                && entries.any(|entry| timeline.is_of(&entry.name))
+                && has_entry(&group.object, timeline)
                 && selected.contains(&timeline.cluster.as_str())
         });
         !is_in

@@ -19,6 +19,7 @@ mod removals;
 mod rollbacks;
 mod slots;
 mod stages;
+mod stopped;
 mod suspended;
 mod targets;
 mod unplanned;
@@ -31,7 +32,7 @@ use super::world::World;
 type Check = fn(&World<'_>) -> Vec<Violation>;
 
 /// All rules.
-pub(crate) const ALL: [Check; 29] = [
+pub(crate) const ALL: [Check; 31] = [
     claims::claims_are_true,
     claims::health_is_of_the_applied_target,
     claims::groups_report_their_clusters,
@@ -57,6 +58,8 @@ pub(crate) const ALL: [Check; 29] = [
     budget::budgets_hold,
     hand_over::objects_are_handed_over,
     reasons::waits_are_explained,
+    stopped::nothing_goes_while_its_group_is_stopped,
+    stopped::nothing_goes_late_in_a_closed_window,
     suspended::nothing_is_written_while_suspended,
     suspended::nothing_is_written_without_a_slot,
     suspended::nothing_is_written_after_a_restore,

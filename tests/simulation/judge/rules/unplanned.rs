@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use starling_api::{SyncGroup, SyncResource};
 
 use super::deletion::{Deletion, deletions};
-use super::deletions::{begun_by_us, was_deselected};
+use super::deletions::{begun_by_us, has_entry, was_deselected};
 use super::targets::{is_current, targets};
 use crate::judge::history::Plan;
 use crate::judge::hub::{Id, Track, Version, after, earlier};
@@ -150,7 +150,6 @@ impl Removal<'_> {
             return false;
         };
         let selected = self.world.hub.selected(&self.id.namespace, group, at);
-        let mut entries = group.spec.syncs.iter();
         let rollout = group.status.as_ref().and_then(|status| status.rollout.as_ref());
         // A rollback may lack an entry that the spec has.
         let rolled = rollout.is_some_and(|rollout| {
@@ -160,7 +159,7 @@ impl Removal<'_> {
         group.metadata.deletion_timestamp.is_none()
             && selected.contains(&self.timeline.cluster.as_str())
             && rolled
-            && entries.any(|entry| self.timeline.is_of(&entry.name))
+            && has_entry(group, self.timeline)
     }
 
     fn violation(&self, rule: Rule, message: &str) -> Violation {

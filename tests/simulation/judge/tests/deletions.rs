@@ -9,7 +9,7 @@ use super::{BadCase, GoodCase, assert_accepted, assert_rejected};
 use crate::judge::Rule;
 
 /// A second commit without one of two objects is admitted on a cluster. The entry has these fields too.
-fn without_motd(fields: &Value) -> Script {
+pub(super) fn without_motd(fields: &Value) -> Script {
     let mut script = first_commit_applied();
     script.edit("SyncGroup", "shop", "kubectl", |group| {
         for (field, value) in fields.as_object().into_iter().flatten() {
@@ -45,7 +45,7 @@ fn restored(mut script: Script) -> Script {
     script
 }
 
-fn prune(mut script: Script) -> Script {
+pub(super) fn prune(mut script: Script) -> Script {
     script.remove("a", "starling", "ConfigMap", "motd");
     script
 }

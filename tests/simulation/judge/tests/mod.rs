@@ -13,6 +13,7 @@ mod removals;
 mod restores;
 mod script;
 mod staged;
+mod stopped;
 mod tamper;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -35,7 +36,7 @@ type BadCase = (&'static str, Rule, fn() -> Script);
 #[test]
 fn every_rule_rejects_something() {
     let mut counts: BTreeMap<Rule, usize> = Rule::ALL.iter().map(|rule| (*rule, 0)).collect();
-    let mine: [&[BadCase]; 7] = [
+    let mine: [&[BadCase]; 8] = [
         &approvals::BAD,
         &budgets::BAD,
         &contents::BAD,
@@ -43,6 +44,7 @@ fn every_rule_rejects_something() {
         &planned::BAD,
         &removals::BAD,
         &restores::BAD,
+        &stopped::BAD,
     ];
     for (_, rule, _) in rejected::CASES.into_iter().chain(mine).flatten() {
         *counts.entry(*rule).or_default() += 1;

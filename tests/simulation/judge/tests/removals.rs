@@ -21,7 +21,7 @@ pub(super) fn deleting(more: &Value) -> Script {
     script
 }
 
-fn edit_group(script: &mut Script, change: impl FnOnce(&mut Value)) {
+pub(super) fn edit_group(script: &mut Script, change: impl FnOnce(&mut Value)) {
     script.edit("SyncGroup", "shop", "kubectl", |group| change(&mut group["spec"]));
 }
 
@@ -44,7 +44,7 @@ pub(super) fn begin(script: &mut Script, cluster: &str) {
 }
 
 /// The objects of a Sync go, and the Sync.
-fn end(script: &mut Script, cluster: &str) {
+pub(super) fn end(script: &mut Script, cluster: &str) {
     for map in ["settings", "motd"] {
         script.remove(cluster, "starling", "ConfigMap", map);
     }
@@ -53,7 +53,7 @@ fn end(script: &mut Script, cluster: &str) {
 }
 
 /// A cluster leaves, and the controller begins after a minute.
-fn leaves(script: &mut Script) {
+pub(super) fn leaves(script: &mut Script) {
     select(script, "c", false);
     script.wait(60);
     begin(script, "c");
