@@ -134,7 +134,7 @@ impl Member {
         let in_use = self
             .keep_before_prune(question, job.siblings, &mut before, attempt)
             .await?;
-        let plan = plan_of(job, &before, &siblings, &begun, confirmation);
+        let plan = plan_of(job, &before, &siblings, (&begun, &pending.gone), confirmation);
         outcome.skipped = plan.skipped.len();
         outcome.prune_blocker.clone_from(&plan.prune_blocker);
         outcome.left_alone = plan.left_alone.iter().map(|key| (*key).clone()).collect();
@@ -553,7 +553,7 @@ fn plan_of<'a>(
     job: ApplyJob<'a>,
     inventory: &'a Inventory,
     siblings: &'a SiblingObjects,
-    begun: &'a BTreeSet<ObjectId>,
+    (begun, gone): (&'a BTreeSet<ObjectId>, &'a BTreeSet<ObjectId>),
     confirmation: Confirmation<'a>,
 ) -> ApplyPlan<'a> {
     let observed = ApplyInput {
@@ -566,6 +566,7 @@ fn plan_of<'a>(
         guard: Guard {
             siblings,
             begun,
+            gone,
             earlier: job.earlier,
             confirmation,
             grace: job.grace,

@@ -155,6 +155,7 @@ impl Member {
             guard: Guard {
                 siblings: &siblings,
                 begun: &begun,
+                gone: &pending.gone,
                 earlier: job.earlier,
                 confirmation,
                 grace: job.grace,

@@ -104,6 +104,8 @@ pub(super) struct PendingDeletions {
     pub(super) begin: Vec<ObjectId>,
     /// Those of them that ask for an approval.
     pub(super) asking: BTreeSet<ObjectId>,
+    /// Objects that are gone.
+    pub(super) gone: BTreeSet<ObjectId>,
     /// Objects that stay, with the owner that they belong to by now.
     pub(super) kept: Vec<(ObjectId, Option<OwnerLabel>)>,
 }
@@ -235,7 +237,10 @@ impl Member {
         let mut deletions = PendingDeletions::default();
         for (entry, found) in finished.results {
             let (terminating, asks) = match found {
-                Ok(Prunable::Gone) => continue,
+                Ok(Prunable::Gone) => {
+                    deletions.gone.insert(entry.key.clone());
+                    continue;
+                }
                 Ok(Prunable::Kept { owner }) => {
                     deletions.kept.push((entry.key.clone(), owner));
                     continue;

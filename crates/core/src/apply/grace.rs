@@ -4,6 +4,7 @@
 //! cluster. It is the first attempt that does not render the object, not the commit: a cluster that gets a release a
 //! week later has the whole grace.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -58,13 +59,18 @@ impl Grace<'static> {
 impl Grace<'_> {
     /// Splits the objects that left the render. A grace that begins now counts the objects of the inventory now: at its
     /// end, the objects that replaced them would hide how large the share was.
-    pub(super) fn split(&self, left: Vec<InventoryEntry>, inventory: &Inventory) -> Split {
+    pub(super) fn split(
+        &self,
+        left: Vec<InventoryEntry>,
+        inventory: &Inventory,
+        gone: &BTreeSet<ObjectId>,
+    ) -> Split {
         let mut split = Split::default();
         for entry in left {
             let left_at = entry.listed.left_at;
             if self.is_undeleted(left_at) {
                 split.undeleted.push(entry);
-            } else if self.is_over(left_at) {
+            } else if self.is_over(left_at) || gone.contains(&entry.key) {
                 split.due.push(entry);
             } else {
                 split.pending.push(entry);
@@ -208,6 +214,7 @@ mod tests {
                 guard: Guard {
                     siblings: &SiblingObjects::nothing(),
                     begun: &BTreeSet::new(),
+                    gone: &BTreeSet::new(),
                     earlier: Earlier::default(),
                     confirmation: Confirmation::default(),
                     grace: Grace {
@@ -350,6 +357,7 @@ mod tests {
                 guard: Guard {
                     siblings: &SiblingObjects::nothing(),
                     begun: &BTreeSet::new(),
+                    gone: &BTreeSet::new(),
                     earlier: Earlier::default(),
                     confirmation: Confirmation::default(),
                     grace: Grace::none(),

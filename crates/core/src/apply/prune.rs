@@ -116,6 +116,9 @@ pub struct Guard<'a> {
     pub siblings: &'a SiblingObjects,
     /// Objects that are being deleted already, and wait for their finalizers. Nothing is decided about them any more.
     pub begun: &'a BTreeSet<ObjectId>,
+    /// Objects that are gone. They have no grace: one that went after the last attempt saw it would be pending for a
+    /// grace that the next release brings.
+    pub gone: &'a BTreeSet<ObjectId>,
     /// The deletions of the Sync within the window.
     pub earlier: Earlier<'a>,
     /// The kinds and objects that are deleted only after an approval.
@@ -209,7 +212,7 @@ pub(super) fn plan_prune(
         undeleted,
         pending,
         due,
-    } = guard.grace.split(to_delete, inventory);
+    } = guard.grace.split(to_delete, inventory, guard.gone);
     let (pending, due) = wait_for_contents(pending, due);
     let mut pruning = Pruning {
         handed_over,

@@ -94,6 +94,7 @@ impl World {
             guard: Guard {
                 siblings: &self.siblings,
                 begun: &self.begun,
+                gone: &BTreeSet::new(),
                 earlier: crate::deletion_budget::Earlier::default(),
                 confirmation: budget::Confirmation::default(),
                 grace: self.grace,

@@ -13,7 +13,7 @@ use kube::api::{
 };
 use serde_json::json;
 use starling_api::OWNER_LABEL;
-use starling_core::apply::{ApprovedDigests, Grace, PruneBlocker};
+use starling_core::apply::{ApprovedDigests, Grace, PendingObjects, PruneBlocker};
 use starling_core::inventory::{InventoryEntry, Origin};
 use starling_core::object::{ObjectId, RenderedObject};
 use starling_member::MemberError;
@@ -220,6 +220,30 @@ async fn a_namespace_that_was_there_before_is_relinquished_of_and_not_deleted() 
         let labels = namespaces.get(&name).await.unwrap().metadata.labels.unwrap();
         assert!(!labels.contains_key("team"), "{labels:?}");
     }
+}
+
+/// An object that was being deleted when an attempt saw it last, and is gone now, is not pending for a grace that the
+/// next release brings.
+#[tokio::test]
+async fn an_object_that_is_gone_has_no_grace() {
+    let mut world = World::new("gone-before").await;
+    let (a, b, c) = (
+        world.map("a", &json!({})),
+        world.map("b", &json!({})),
+        world.map("c", &json!({})),
+    );
+    world.apply_ok(&[a.clone(), b.clone(), c]).await;
+    world.maps().delete("c", &DeleteParams::default()).await.unwrap();
+    world.grace = Grace {
+        length: Duration::from_secs(3600),
+        now: "2026-11-24T00:00:00Z".parse().unwrap(),
+        ..Grace::none()
+    };
+    let outcome = world.apply(std::slice::from_ref(&a)).await;
+    assert!(outcome.failures.is_empty(), "{outcome:?}");
+    assert_eq!(world.inventory_names().await, ["a", "b"]);
+    let pending = PendingObjects::of(&outcome.inventory).status(&[]).unwrap();
+    assert_eq!((pending.count, pending.objects), (1, vec![b.key.to_string()]));
 }
 
 /// A person takes objects back: they stay as they are, and not as empty shells.
