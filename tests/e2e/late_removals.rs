@@ -185,11 +185,18 @@ fn a_removed_entry_that_was_held_goes_in_a_window_and_in_slots() -> Result<()> {
         patch_strategy(scene, closed()).await?;
         approve(scene, &digest).await?;
         all_wait(scene, "no window of SyncGroup").await?;
+        let waiting_at = Timestamp::now();
         assert_eq!(deletions(scene)?, []);
         assert_eq!(scene.values(&CLUSTERS, "tool").await?, all("one", 3));
         patch_strategy(scene, json!({"windows": null})).await?;
         gone_in_slots(scene).await?;
-        verified(scene).await
+        verified(scene).await?;
+        let (directory, at) = (scene.fleet().data_dir(), waiting_at.to_string());
+        let directory = directory.to_string_lossy();
+        let why = say(scene, &["why", scene.name, "--at", &at, "--data-dir", &directory]).await?;
+        let reason = "objects of removed Syncs are not deleted: no window of the cluster is open";
+        assert!(why.contains(reason), "{why}");
+        Ok(())
     })
 }
 

@@ -1,4 +1,4 @@
-//! Explains prunes that a plan held.
+//! Explains prunes, and late ends of Syncs, that a plan held.
 
 use std::collections::BTreeMap;
 
@@ -8,29 +8,38 @@ use super::reasons::Explainer;
 use super::{ExplainedBlocker, command, names};
 use crate::plan::{HoldReason, RemovalDecision, RemovalHold};
 
-/// Returns why prunes after the attempt that the group admitted have not begun, each reason once, for the Syncs that
-/// are asked for.
+/// Returns why deletions after what the group admitted have not begun, each reason once, for the Syncs that are asked
+/// for.
 pub(super) fn held_prunes(
     explainer: &Explainer<'_>,
     is_asked: impl Fn(&str) -> bool,
 ) -> Vec<ExplainedBlocker> {
-    let mut held: BTreeMap<RemovalHold, (Vec<&str>, Option<Timestamp>)> = BTreeMap::new();
+    let mut held: BTreeMap<(bool, RemovalHold), (Vec<&str>, Option<Timestamp>)> = BTreeMap::new();
+    let ends = |name: &str| {
+        let leaving = explainer.input.leaving.get(name);
+        leaving.is_some_and(|sync| sync.removing_since.is_some())
+    };
     for (name, decision) in explainer.plan.prunes.iter().filter(|(name, _)| is_asked(name)) {
         if let RemovalDecision::Hold { reason, recheck_at } = decision {
-            let (syncs, until) = held.entry(*reason).or_default();
+            let (syncs, until) = held.entry((ends(name), *reason)).or_default();
             syncs.push(name);
             *until = [*until, *recheck_at].into_iter().flatten().min();
         }
     }
-    let blocker = |(reason, (syncs, until)): (RemovalHold, (Vec<&str>, Option<Timestamp>))| {
-        let (wait, ends_with) = wait(explainer, reason);
-        ExplainedBlocker {
-            reason: reason.as_str().to_owned(),
-            text: format!("objects that left git are not pruned: {wait}: {}", names(&syncs)),
-            until,
-            ends_with,
-        }
-    };
+    let blocker =
+        |((ends, reason), (syncs, until)): ((bool, RemovalHold), (Vec<&str>, Option<Timestamp>))| {
+            let (wait, ends_with) = wait(explainer, reason);
+            let what = match ends {
+                true => "objects of removed Syncs are not deleted",
+                false => "objects that left git are not pruned",
+            };
+            ExplainedBlocker {
+                reason: reason.as_str().to_owned(),
+                text: format!("{what}: {wait}: {}", names(&syncs)),
+                until,
+                ends_with,
+            }
+        };
     held.into_iter().map(blocker).collect()
 }
 
