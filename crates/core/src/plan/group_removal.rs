@@ -62,15 +62,17 @@ impl<'a> GroupRemoval<'a> {
         let mut clusters: Vec<&ClusterName> = losing().map(|sync| &sync.cluster).collect();
         clusters.sort_unstable();
         clusters.dedup();
-        let in_progress: Vec<(&LeavingSync, Timestamp)> = losing()
-            .filter_map(|sync| Some((sync, slot_ends(input, sync)?)))
-            .collect();
-        let late = { input.prunes.iter() }.filter_map(|(name, request)| {
-            Some((input.leaving.get(name)?, prune::slot_ends(input, request)?))
-        });
-        let in_progress: Vec<(&LeavingSync, Timestamp)> = in_progress.into_iter().chain(late).collect();
+        let in_slots = losing().filter_map(|sync| Some((&sync.cluster, slot_ends(input, sync)?)));
+        let late = { input.prunes.values() }
+            .filter_map(|request| Some((&request.cluster, prune::slot_ends(input, request)?)));
+        let in_progress: Vec<(&ClusterName, Timestamp)> = in_slots.chain(late).collect();
+        // A cluster without anything left to lose is before no other one.
+        let stage = |cluster: &ClusterName| {
+            let on_cluster = losing().filter(|sync| sync.cluster == *cluster);
+            on_cluster.map(stage_of).min().unwrap_or(usize::MAX)
+        };
         let working: BTreeMap<_, _> = { in_progress.iter() }
-            .map(|(sync, _)| (&sync.cluster, stage_of(sync)))
+            .map(|(cluster, _)| (*cluster, stage(cluster)))
             .collect();
         let may_begin = losing().filter(|sync| sync.removing_since.is_none() && !sync.not_ready);
         let late = { input.prunes.iter() }
