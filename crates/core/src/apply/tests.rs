@@ -82,6 +82,8 @@ struct World {
     options: Options,
 }
 
+static NONE: BTreeSet<ObjectId> = BTreeSet::new();
+
 impl World {
     fn plan(&self) -> ApplyPlan<'_> {
         let observed = ApplyInput {
@@ -94,7 +96,7 @@ impl World {
             guard: Guard {
                 siblings: &self.siblings,
                 begun: &self.begun,
-                gone: &BTreeSet::new(),
+                gone: &NONE,
                 earlier: crate::deletion_budget::Earlier::default(),
                 confirmation: budget::Confirmation::default(),
                 grace: self.grace,
