@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use kube::{Client, Resource};
+use kube::{Client, Resource, ResourceExt};
 use starling_api::{
     Cluster, DeletionApproval, RolloutAction, RolloutApproval, Source, SyncGroup, SyncResource,
 };
@@ -61,9 +61,11 @@ const SOURCE_WORKERS: usize = 16;
 /// gone.
 const OTHER_FETCHES: usize = 8;
 /// Number of workers of the Cluster loop. They mostly wait for members, some of which do not respond before a timeout.
+/// One namespace occupies at most half of them, if there are several.
 const CLUSTER_WORKERS: usize = 32;
-/// Number of workers of the SyncGroup loop. They read caches, compute, and write little.
-const GROUP_WORKERS: usize = 4;
+/// Number of workers of the SyncGroup loop. They read caches, compute, and write little, except where the digest of a
+/// release needs a build. One namespace occupies at most half of them, if there are several.
+const GROUP_WORKERS: usize = 8;
 
 /// The settings of a controller.
 #[derive(Clone, Debug)]
@@ -295,8 +297,9 @@ pub(super) fn assemble(ports: Ports, hub: Hub, installation: InstallationId, set
     let (objects, caches) = (ObjectCaches::default(), Caches::new(clock.clone()));
     let queues = Queues {
         syncs: Workqueue::with_lanes(lane_rules(settings, &objects.syncs, &caches.cluster.availability)),
-        sources: Workqueue::with_lanes(source_lanes(&objects.sources)),
-        ..Queues::default()
+        sources: Workqueue::with_lanes(equal_namespaces(&objects.sources, SOURCE_WORKERS)),
+        clusters: Workqueue::with_lanes(equal_namespaces(&objects.clusters, CLUSTER_WORKERS)),
+        groups: Arc::new(Workqueue::with_lanes(equal_namespaces(&objects.groups, GROUP_WORKERS))),
     };
     Context {
         events: Events::new(hub.client(), clock.clone()),
@@ -350,18 +353,22 @@ fn lane_rules(
     }
 }
 
-/// Returns the lanes of the work queue of Sources: one for each Source, of which the namespaces have equal rights.
-fn source_lanes(sources: &Arc<Cache<Source>>) -> LaneRules {
-    let sources = sources.clone();
+/// Returns the lanes of a work queue whose keys wait for others: one for each object, of which the namespaces have equal
+/// rights.
+fn equal_namespaces<K>(objects: &Arc<Cache<K>>, workers: usize) -> LaneRules
+where
+    K: ResourceExt + Send + Sync + 'static,
+{
+    let objects = objects.clone();
     LaneRules {
         lane_of: Box::new(|key| Some(key.clone())),
         is_suspect: Box::new(|_| false),
         of_namespace: Box::new(move || {
-            shares::of_namespace(SOURCE_WORKERS, sources.has_several_namespaces())
+            shares::of_namespace(workers, objects.has_several_namespaces())
         }),
         limits: Limits {
             lane: 1,
-            suspects: SOURCE_WORKERS,
+            suspects: workers,
         },
     }
 }
