@@ -29,6 +29,7 @@ use super::caches::sync_index::SyncCache;
 use super::caches::{Caches, ObjectCaches};
 use super::context::{Adapters, Context};
 use super::deletion_budgets::{DeletionBudgets, DeletionSettings};
+use super::digest_key;
 use super::event_handlers::ChangedBy;
 use super::events::Events;
 use super::hub::{Hub, HubError};
@@ -101,6 +102,9 @@ pub enum StartError {
     /// The directory of builds cannot be prepared.
     #[error("cannot prepare the directory of builds in the temporary directory")]
     Scratch(#[source] io::Error),
+    /// The key of digests cannot be read or written.
+    #[error("cannot read or write digest.key in the data directory")]
+    DigestKey(#[source] io::Error),
     /// `--kustomize` does not name a kustomize.
     #[error("--kustomize")]
     Kustomize(#[source] RenderError),
@@ -249,6 +253,7 @@ async fn open(settings: &Settings) -> Result<Ports, StartError> {
         bytes = limits.memory_bytes,
         "limits of builds"
     );
+    let key = digest_key::load(&settings.data_dir).map_err(StartError::DigestKey)?;
     let isolation = Isolation::discover();
     if isolation == Isolation::None {
         tracing::warn!(
@@ -263,7 +268,9 @@ async fn open(settings: &Settings) -> Result<Ports, StartError> {
         network: Network::system().with_addresses(rules(Purpose::Members)),
         ledger: Arc::new(ledger),
         manifest_builder: Arc::new(
-            TreeRenderer::new(artifacts.clone(), renderer, settings.rights.labels.clone()).owning(directory),
+            TreeRenderer::new(artifacts.clone(), renderer, settings.rights.labels.clone())
+                .with_key(key)
+                .owning(directory),
         ),
         artifacts: Arc::new(artifacts),
         web: Arc::new(Web::with_rules(rules(Purpose::Gates))),
