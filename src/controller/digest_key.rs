@@ -55,7 +55,10 @@ mod tests {
         load(folder.path()).unwrap();
         let first = std::fs::read(&path).unwrap();
         assert_eq!(first.len(), KEY_BYTES);
-        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(
+            std::fs::metadata(&path).unwrap().permissions().mode() & 0o777,
+            0o600
+        );
         load(folder.path()).unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), first);
         std::fs::write(&path, "short").unwrap();

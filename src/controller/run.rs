@@ -306,7 +306,10 @@ pub(super) fn assemble(ports: Ports, hub: Hub, installation: InstallationId, set
         syncs: Workqueue::with_lanes(lane_rules(settings, &objects.syncs, &caches.cluster.availability)),
         sources: Workqueue::with_lanes(equal_namespaces(&objects.sources, SOURCE_WORKERS)),
         clusters: Workqueue::with_lanes(equal_namespaces(&objects.clusters, CLUSTER_WORKERS)),
-        groups: Arc::new(Workqueue::with_lanes(equal_namespaces(&objects.groups, GROUP_WORKERS))),
+        groups: Arc::new(Workqueue::with_lanes(equal_namespaces(
+            &objects.groups,
+            GROUP_WORKERS,
+        ))),
     };
     Context {
         events: Events::new(hub.client(), clock.clone()),
@@ -370,9 +373,7 @@ where
     LaneRules {
         lane_of: Box::new(|key| Some(key.clone())),
         is_suspect: Box::new(|_| false),
-        of_namespace: Box::new(move || {
-            shares::of_namespace(workers, objects.has_several_namespaces())
-        }),
+        of_namespace: Box::new(move || shares::of_namespace(workers, objects.has_several_namespaces())),
         limits: Limits {
             lane: 1,
             suspects: workers,

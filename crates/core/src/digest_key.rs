@@ -10,8 +10,8 @@ use sha2::Sha256;
 
 use crate::object::{RenderedSet, set_digest};
 
-/// The number of bytes of a key.
-pub const KEY_BYTES: usize = 32;
+/// The number of bytes of a key: the block size of SHA-256.
+pub const KEY_BYTES: usize = 64;
 
 /// A key. It is not shown.
 #[derive(Clone)]

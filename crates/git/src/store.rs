@@ -2,8 +2,8 @@
 
 mod fetch;
 mod joining;
-mod tenant_pool;
 mod retain;
+mod tenant_pool;
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::DirBuilder;

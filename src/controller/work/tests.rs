@@ -650,12 +650,30 @@ async fn tenant_every_loop_leaves_workers_to_other_namespaces() {
             let mut object = in_other($kind);
             object["spec"] = $spec;
             let object = DeserializeGuard(Ok(serde_json::from_value(object).unwrap()));
-            assert!(context.objects.$cache.observe_event(Event::Apply(object)).is_some());
+            assert!(
+                context
+                    .objects
+                    .$cache
+                    .observe_event(Event::Apply(object))
+                    .is_some()
+            );
         };
     }
-    add!(sources, "Source", json!({"url": "https://git.example.com/a.git", "ref": {"branch": "main"}}));
-    add!(clusters, "Cluster", json!({"kubeConfig": {"secretRef": {"name": "s"}}}));
-    add!(syncs, "Sync", json!({"clusterRef": {"name": "one"}, "sourceRef": {"name": "one"}}));
+    add!(
+        sources,
+        "Source",
+        json!({"url": "https://git.example.com/a.git", "ref": {"branch": "main"}})
+    );
+    add!(
+        clusters,
+        "Cluster",
+        json!({"kubeConfig": {"secretRef": {"name": "s"}}})
+    );
+    add!(
+        syncs,
+        "Sync",
+        json!({"clusterRef": {"name": "one"}, "sourceRef": {"name": "one"}})
+    );
     add!(groups, "SyncGroup", json!({"clusterSelector": {}}));
     for of in [Loop::Source, Loop::Cluster, Loop::SyncGroup] {
         let queue = of.queue(&context.queues);

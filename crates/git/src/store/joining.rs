@@ -82,7 +82,9 @@ impl GitStore {
             .await?;
         let guard = (turn, shared, Arc::clone(server_lock));
         let old = self
-            .read_holding(call, guard, move |mirror| mirror.join_packs(max_packs, &interrupt))
+            .read_holding(call, guard, move |mirror| {
+                mirror.join_packs(max_packs, &interrupt)
+            })
             .await?
             .unwrap_or_default();
         if old.is_empty() {
