@@ -11,6 +11,7 @@ pub mod context;
 pub mod credentials;
 pub mod decryption;
 pub mod deletion_budgets;
+mod digest_key;
 mod event_handlers;
 pub mod events;
 mod expressions;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use kube::{Client, Resource};
+use kube::{Client, Resource, ResourceExt};
 use starling_api::{
     Cluster, DeletionApproval, RolloutAction, RolloutApproval, Source, SyncGroup, SyncResource,
 };
@@ -29,6 +29,7 @@ use super::caches::sync_index::SyncCache;
 use super::caches::{Caches, ObjectCaches};
 use super::context::{Adapters, Context};
 use super::deletion_budgets::{DeletionBudgets, DeletionSettings};
+use super::digest_key;
 use super::event_handlers::ChangedBy;
 use super::events::Events;
 use super::hub::{Hub, HubError};
@@ -61,9 +62,11 @@ const SOURCE_WORKERS: usize = 16;
 /// gone.
 const OTHER_FETCHES: usize = 8;
 /// Number of workers of the Cluster loop. They mostly wait for members, some of which do not respond before a timeout.
+/// One namespace occupies at most half of them, if there are several.
 const CLUSTER_WORKERS: usize = 32;
-/// Number of workers of the SyncGroup loop. They read caches, compute, and write little.
-const GROUP_WORKERS: usize = 4;
+/// Number of workers of the SyncGroup loop. They read caches, compute, and write little, except where the digest of a
+/// release needs a build. One namespace occupies at most half of them, if there are several.
+const GROUP_WORKERS: usize = 8;
 
 /// The settings of a controller.
 #[derive(Clone, Debug)]
@@ -99,6 +102,9 @@ pub enum StartError {
     /// The directory of builds cannot be prepared.
     #[error("cannot prepare the directory of builds in the temporary directory")]
     Scratch(#[source] io::Error),
+    /// The key of digests cannot be read or written.
+    #[error("cannot read or write digest.key in the data directory")]
+    DigestKey(#[source] io::Error),
     /// `--kustomize` does not name a kustomize.
     #[error("--kustomize")]
     Kustomize(#[source] RenderError),
@@ -247,6 +253,7 @@ async fn open(settings: &Settings) -> Result<Ports, StartError> {
         bytes = limits.memory_bytes,
         "limits of builds"
     );
+    let key = digest_key::load(&settings.data_dir).map_err(StartError::DigestKey)?;
     let isolation = Isolation::discover();
     if isolation == Isolation::None {
         tracing::warn!(
@@ -261,7 +268,9 @@ async fn open(settings: &Settings) -> Result<Ports, StartError> {
         network: Network::system().with_addresses(rules(Purpose::Members)),
         ledger: Arc::new(ledger),
         manifest_builder: Arc::new(
-            TreeRenderer::new(artifacts.clone(), renderer, settings.rights.labels.clone()).owning(directory),
+            TreeRenderer::new(artifacts.clone(), renderer, settings.rights.labels.clone())
+                .with_key(key)
+                .owning(directory),
         ),
         artifacts: Arc::new(artifacts),
         web: Arc::new(Web::with_rules(rules(Purpose::Gates))),
@@ -295,8 +304,12 @@ pub(super) fn assemble(ports: Ports, hub: Hub, installation: InstallationId, set
     let (objects, caches) = (ObjectCaches::default(), Caches::new(clock.clone()));
     let queues = Queues {
         syncs: Workqueue::with_lanes(lane_rules(settings, &objects.syncs, &caches.cluster.availability)),
-        sources: Workqueue::with_lanes(source_lanes(&objects.sources)),
-        ..Queues::default()
+        sources: Workqueue::with_lanes(equal_namespaces(&objects.sources, SOURCE_WORKERS)),
+        clusters: Workqueue::with_lanes(equal_namespaces(&objects.clusters, CLUSTER_WORKERS)),
+        groups: Arc::new(Workqueue::with_lanes(equal_namespaces(
+            &objects.groups,
+            GROUP_WORKERS,
+        ))),
     };
     Context {
         events: Events::new(hub.client(), clock.clone()),
@@ -350,18 +363,20 @@ fn lane_rules(
     }
 }
 
-/// Returns the lanes of the work queue of Sources: one for each Source, of which the namespaces have equal rights.
-fn source_lanes(sources: &Arc<Cache<Source>>) -> LaneRules {
-    let sources = sources.clone();
+/// Returns the lanes of a work queue whose keys wait for others: one for each object, of which the namespaces have equal
+/// rights.
+fn equal_namespaces<K>(objects: &Arc<Cache<K>>, workers: usize) -> LaneRules
+where
+    K: ResourceExt + Send + Sync + 'static,
+{
+    let objects = objects.clone();
     LaneRules {
         lane_of: Box::new(|key| Some(key.clone())),
         is_suspect: Box::new(|_| false),
-        of_namespace: Box::new(move || {
-            shares::of_namespace(SOURCE_WORKERS, sources.has_several_namespaces())
-        }),
+        of_namespace: Box::new(move || shares::of_namespace(workers, objects.has_several_namespaces())),
         limits: Limits {
             lane: 1,
-            suspects: SOURCE_WORKERS,
+            suspects: workers,
         },
     }
 }

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use starling_core::controlled_label::LabelRules;
+use starling_core::digest_key::DigestKey;
+use starling_core::object::RenderedSet;
 use starling_render::{BuildTurn, RenderError, Renderer, finish_within};
 use tempfile::TempDir;
 
@@ -16,6 +18,8 @@ pub(crate) struct TreeRenderer {
     artifacts: ArtifactStores,
     renderer: Renderer,
     labels: LabelRules,
+    /// The key of the digests of objects with secret values; `None`: they are kept nowhere.
+    key: Option<DigestKey>,
     /// Kept for as long as builds may use it.
     _directory: Option<TempDir>,
 }
@@ -27,7 +31,16 @@ impl TreeRenderer {
             artifacts,
             renderer,
             labels,
+            key: None,
             _directory: None,
+        }
+    }
+
+    /// Keys the digests of objects with secret values.
+    pub(crate) fn with_key(self, key: DigestKey) -> Self {
+        Self {
+            key: Some(key),
+            ..self
         }
     }
 
@@ -96,6 +109,13 @@ impl TreeRenderer {
     }
 }
 
+fn keyed(key: Option<&DigestKey>, set: RenderedSet) -> RenderedSet {
+    match key {
+        Some(key) => key.apply_to(set),
+        None => set,
+    }
+}
+
 impl ManifestBuilder for TreeRenderer {
     fn build<'a>(&'a self, job: RenderJob<'a>) -> BoxFuture<'a, Result<Arc<Built>, RenderFailure>> {
         self.render(job).boxed()
@@ -108,10 +128,11 @@ impl ManifestBuilder for TreeRenderer {
     ) -> BoxFuture<'a, Result<Rendered, RenderFailure>> {
         let (values, owner) = (job.values.clone(), job.owner.to_owned());
         let (left_to_others, labels) = (job.left_to_others.clone(), self.labels.clone());
+        let key = self.key.clone();
         // Serialization of thousands of objects takes time and must not block the runtime.
         let finished = tokio::task::spawn_blocking(move || {
             finish_within(&labels, &built.manifests, &values, &owner).map(|set| Rendered {
-                set: left_to_others.apply_to(set),
+                set: keyed(key.as_ref(), left_to_others.apply_to(set)),
                 notes: BuildNotes {
                     plain: built.manifests.plain,
                     submodules: built.submodules.clone(),

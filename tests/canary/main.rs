@@ -96,6 +96,21 @@ async fn t52_t53_t54_no_secret_is_in_any_log_status_event_metric_ledger_page_or_
         .await?;
     drop(controller);
     assert!(found.is_empty(), "{found:#?}");
+    digests_are_keyed(&fleet)
+}
+
+/// The ledger has no digest of a Secret that a guess of its value could be compared with.
+fn digests_are_keyed(fleet: &Fleet) -> Result<()> {
+    let mut ledger = Vec::new();
+    for file in std::fs::read_dir(fleet.data_dir())? {
+        let path = file?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        if name.starts_with("ledger.db") {
+            ledger.extend(std::fs::read(&path)?);
+        }
+    }
+    let text = String::from_utf8_lossy(&ledger);
+    assert!(text.contains("hmac-sha256:"), "the digests of Secrets");
     Ok(())
 }
 

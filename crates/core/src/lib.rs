@@ -17,6 +17,7 @@ pub mod deletion_hold;
 pub mod deletion_subject;
 pub mod depend;
 pub mod digest;
+pub mod digest_key;
 pub mod drift_fight;
 pub mod durations;
 pub mod expand;

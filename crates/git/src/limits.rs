@@ -12,7 +12,7 @@ pub struct GitLimits {
     /// readers of one namespace use at most half.
     pub network_jobs: usize,
     /// Maximum concurrent calls that only read or write mirrors. They are counted separately, so that slow servers
-    /// never delay an export.
+    /// never delay an export, and the readers of one namespace use at most half. Joins of packs are counted apart.
     pub local_jobs: usize,
     /// The time that a call that only uses the local disk may take, including the wait for its start.
     pub local_timeout: Duration,

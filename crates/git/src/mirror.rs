@@ -386,6 +386,13 @@ impl<'a> Mirror<'a> {
             .collect())
     }
 
+    /// Returns the number of packs.
+    pub(super) fn pack_count(&self) -> Result<usize, GitError> {
+        let packs = files_in(&self.repo.path().join("objects/pack"), "pack");
+        let packs = packs.map_err(|error| GitError::disk(self.access, "the mirror", error))?;
+        Ok(packs.len())
+    }
+
     /// Returns the bytes of all packs.
     pub(super) fn pack_bytes(&self) -> Result<u64, GitError> {
         let sum = || -> io::Result<u64> {

@@ -2,8 +2,8 @@
 
 mod fetch;
 mod joining;
-mod network_pool;
 mod retain;
+mod tenant_pool;
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::DirBuilder;
@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use git2::Oid;
 use rustls::RootCertStore;
-use tokio::sync::{OnceCell, OwnedMutexGuard, OwnedSemaphorePermit, RwLock, Semaphore};
+use tokio::sync::{OnceCell, OwnedMutexGuard, RwLock};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::access::RepoAccess;
@@ -28,11 +28,14 @@ use super::limits::GitLimits;
 use super::mirror::{self, Mirror, commit_id};
 use super::tree::TreeReader;
 use super::want::Want;
-use network_pool::{NetworkPermit, NetworkPool};
+use tenant_pool::{TenantPermit, TenantPool};
 
 /// The time that an interrupted call may take to stop. The call checks the flag every few milliseconds, so only an
 /// unresponsive disk or a long walk through history takes longer.
 const STOP_GRACE: Duration = Duration::from_secs(2);
+
+/// The number of joins of packs at a time. Each of them needs a core and the disk.
+const JOINS: usize = 2;
 
 /// The mirrors of repositories below one directory, and their worker threads.
 ///
@@ -47,8 +50,10 @@ struct Inner {
     root: PathBuf,
     limits: GitLimits,
     handles: Mutex<HashMap<String, Arc<MirrorHandle>>>,
-    network: NetworkPool,
-    local: Arc<Semaphore>,
+    network: TenantPool,
+    local: TenantPool,
+    /// Joins of packs: beside the local calls, since each takes minutes.
+    joins: TenantPool,
     /// The system's certificate authorities, read at the first https call.
     roots: OnceCell<RootCertStore>,
 }
@@ -96,14 +101,16 @@ struct Call {
 impl GitStore {
     /// Creates a store of mirrors below `root`, which is created on first use. Nothing is read or written here.
     pub fn new(root: PathBuf, limits: GitLimits) -> Self {
-        let network = NetworkPool::new(limits.network_jobs);
-        let local = Arc::new(Semaphore::new(limits.local_jobs.max(1)));
+        let network = TenantPool::new(limits.network_jobs);
+        let local = TenantPool::new(limits.local_jobs);
+        let joins = TenantPool::new(JOINS);
         let inner = Inner {
             root,
             limits,
             handles: Mutex::default(),
             network,
             local,
+            joins,
             roots: OnceCell::new(),
         };
         Self {
@@ -437,9 +444,19 @@ impl GitStore {
             .within(call, Arc::clone(&call.handle.content).read_owned())
             .await?;
         let permit = self.permit(call, &self.inner.local).await?;
+        self.read_holding(call, (permit, shared), work).await
+    }
+
+    /// Runs an operation on a mirror with the lock of its content and a permit, which it holds until the end.
+    async fn read_holding<T: Send + 'static>(
+        &self,
+        call: &Call,
+        guard: impl Send + 'static,
+        work: impl FnOnce(&Mirror<'_>) -> Result<T, GitError> + Send + 'static,
+    ) -> Result<Option<T>, GitError> {
         let (path, access) = (call.handle.path.clone(), call.access.clone());
         let handle = Arc::clone(&call.handle);
-        self.job(call, (permit, shared), move || {
+        self.job(call, guard, move || {
             if !path.exists() {
                 return Ok(None);
             }
@@ -449,14 +466,12 @@ impl GitStore {
         .await
     }
 
-    async fn network_permit(&self, call: &Call) -> Result<NetworkPermit, GitError> {
-        let permit = self.inner.network.acquire(call.access.reader());
-        let permit = self.within(call, permit).await?;
-        permit.map_err(|error| GitError::other(&call.access, &error.to_string()))
+    async fn network_permit(&self, call: &Call) -> Result<TenantPermit, GitError> {
+        self.permit(call, &self.inner.network).await
     }
 
-    async fn permit(&self, call: &Call, pool: &Arc<Semaphore>) -> Result<OwnedSemaphorePermit, GitError> {
-        let permit = self.within(call, Arc::clone(pool).acquire_owned()).await?;
+    async fn permit(&self, call: &Call, pool: &TenantPool) -> Result<TenantPermit, GitError> {
+        let permit = self.within(call, pool.acquire(call.access.reader())).await?;
         // The semaphores are never closed.
         permit.map_err(|error| GitError::other(&call.access, &error.to_string()))
     }

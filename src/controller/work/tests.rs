@@ -631,3 +631,61 @@ async fn a_sync_is_reconciled_again_when_its_entry_returns() {
         context.queues.syncs.done(&taken);
     }
 }
+
+/// Whatever waits in one namespace (a member that is not there, a server that drips, a build for a release) leaves
+/// workers to the others.
+#[tokio::test]
+async fn tenant_every_loop_leaves_workers_to_other_namespaces() {
+    let directory = tempfile::tempdir().unwrap();
+    let context = context(directory.path()).await;
+    for name in ["one", "two"] {
+        observe(&context, name, false);
+    }
+    let in_other = |kind: &str| {
+        json!({"apiVersion": "starling.dev/v1alpha1", "kind": kind, "metadata": {
+            "namespace": "other", "name": "one", "uid": kind, "resourceVersion": "1"}})
+    };
+    macro_rules! add {
+        ($cache:ident, $kind:literal, $spec:expr) => {
+            let mut object = in_other($kind);
+            object["spec"] = $spec;
+            let object = DeserializeGuard(Ok(serde_json::from_value(object).unwrap()));
+            assert!(
+                context
+                    .objects
+                    .$cache
+                    .observe_event(Event::Apply(object))
+                    .is_some()
+            );
+        };
+    }
+    add!(
+        sources,
+        "Source",
+        json!({"url": "https://git.example.com/a.git", "ref": {"branch": "main"}})
+    );
+    add!(
+        clusters,
+        "Cluster",
+        json!({"kubeConfig": {"secretRef": {"name": "s"}}})
+    );
+    add!(
+        syncs,
+        "Sync",
+        json!({"clusterRef": {"name": "one"}, "sourceRef": {"name": "one"}})
+    );
+    add!(groups, "SyncGroup", json!({"clusterSelector": {}}));
+    for of in [Loop::Source, Loop::Cluster, Loop::SyncGroup] {
+        let queue = of.queue(&context.queues);
+        for number in 0..100 {
+            queue.add(ObjectKey::new("ns", format!("{number}")));
+        }
+        queue.add(ObjectKey::new("other", "one"));
+        let mut taken = Vec::new();
+        while let Some(key) = queue.next().now_or_never() {
+            taken.push(key);
+        }
+        assert!(taken.contains(&ObjectKey::new("other", "one")), "{of:?}");
+        assert!((2..=17).contains(&taken.len()), "{of:?}: {}", taken.len());
+    }
+}

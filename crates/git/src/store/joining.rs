@@ -66,12 +66,23 @@ impl GitStore {
         Ok(bytes.unwrap_or_default())
     }
 
+    async fn pack_count(&self, call: &Call) -> Result<usize, GitError> {
+        let packs = self.read(call, |mirror| mirror.pack_count()).await?;
+        Ok(packs.unwrap_or_default())
+    }
+
     async fn join(&self, call: &Call, server_lock: &ServerLock, max_packs: usize) -> Result<bool, GitError> {
         let interrupt = Arc::clone(&call.interrupt);
-        let guard = Arc::clone(server_lock);
+        if self.pack_count(call).await? <= max_packs {
+            return Ok(false);
+        }
+        let turn = self.permit(call, &self.inner.joins).await?;
+        let shared = self
+            .within(call, Arc::clone(&call.handle.content).read_owned())
+            .await?;
+        let guard = (turn, shared, Arc::clone(server_lock));
         let old = self
-            .read(call, move |mirror| {
-                let _guard = guard;
+            .read_holding(call, guard, move |mirror| {
                 mirror.join_packs(max_packs, &interrupt)
             })
             .await?
@@ -89,5 +100,66 @@ impl GitStore {
         })
         .await?;
         Ok(true)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use git2::{Repository, Signature};
+
+    use super::super::JOINS;
+    use super::*;
+    use crate::limits::GitLimits;
+    use crate::{Credential, RepoUrl};
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    fn commit(repo: &Repository) -> String {
+        let tree = repo.treebuilder(None).unwrap().write().unwrap();
+        let tree = repo.find_tree(tree).unwrap();
+        let author = Signature::now("a", "a@example.org").unwrap();
+        let commit = repo.commit(Some("refs/heads/main"), &author, &author, "one", &tree, &[]);
+        commit.unwrap().to_string()
+    }
+
+    /// Joins of large mirrors last for minutes. Guards against exports that wait for them, and fail.
+    #[tokio::test]
+    async fn tenant_joins_keep_no_other_call_waiting() {
+        let folder = tempfile::tempdir().unwrap();
+        let repo = Repository::init_bare(folder.path().join("repo.git")).unwrap();
+        let id = commit(&repo);
+        let url = format!("file://{}", repo.path().display());
+        let access = |reader: &str| {
+            let url = RepoUrl::parse(&url, true).unwrap();
+            RepoAccess::new(url, Credential::None).with_reader(reader)
+        };
+        let limits = GitLimits {
+            max_packs: 0,
+            ..GitLimits::default()
+        };
+        let store = GitStore::new(folder.path().join("mirrors"), limits);
+        let neighbour = access("b/web");
+        for access in [&access("a/web"), &neighbour] {
+            store
+                .ensure_commit(access, Some("refs/heads/main"), &id, LONG)
+                .await
+                .unwrap();
+        }
+        let mut joins = Vec::new();
+        for number in 0..JOINS {
+            let reader = format!("{number}/web");
+            joins.push(store.inner.joins.acquire(&reader).await.unwrap());
+        }
+        let mut local = Vec::new();
+        for _ in 0..GitLimits::default().local_jobs / 2 {
+            local.push(store.inner.local.acquire("a/other").await.unwrap());
+        }
+        let out = folder.path().join("out");
+        store.export(&neighbour, &id, &out, None).await.unwrap();
+        let waits = store.compact(&neighbour, Duration::from_millis(200)).await;
+        assert!(matches!(waits, Err(GitError::Timeout { .. })), "{waits:?}");
+        drop(joins);
+        store.compact(&neighbour, LONG).await.unwrap();
     }
 }

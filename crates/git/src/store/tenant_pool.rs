@@ -1,16 +1,16 @@
-//! The permits of calls to servers, of which one tenant has at most half.
+//! The permits of calls, of which one tenant has at most half.
 //!
-//! A call holds its permit until it ends or its timeout passes, and a server that drips makes each call last that long.
-//! A tenant with many such servers would otherwise let all others wait.
+//! A call holds its permit until it ends or its timeout passes. A server that drips makes each call last that long, and
+//! so does a mirror of some gigabytes. A tenant with many of them would otherwise let all others wait.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
 
-/// The permits of a store.
+/// The permits of one kind of call.
 #[derive(Debug)]
-pub(super) struct NetworkPool {
+pub(super) struct TenantPool {
     all: Arc<Semaphore>,
     /// Permits of one tenant.
     share: usize,
@@ -20,12 +20,12 @@ pub(super) struct NetworkPool {
 
 /// The permit of one call.
 #[derive(Debug)]
-pub(super) struct NetworkPermit {
+pub(super) struct TenantPermit {
     _of_tenant: OwnedSemaphorePermit,
     _of_all: OwnedSemaphorePermit,
 }
 
-impl NetworkPool {
+impl TenantPool {
     /// Creates `jobs` permits; at least one.
     pub(super) fn new(jobs: usize) -> Self {
         let jobs = jobs.max(1);
@@ -41,10 +41,10 @@ impl NetworkPool {
     ///
     /// # Errors
     /// Never: the semaphores are not closed.
-    pub(super) async fn acquire(&self, reader: &str) -> Result<NetworkPermit, AcquireError> {
+    pub(super) async fn acquire(&self, reader: &str) -> Result<TenantPermit, AcquireError> {
         let tenant = reader.split_once('/').map_or(reader, |(namespace, _)| namespace);
         let of_tenant = self.of_tenant(tenant).acquire_owned().await?;
-        Ok(NetworkPermit {
+        Ok(TenantPermit {
             _of_tenant: of_tenant,
             _of_all: Arc::clone(&self.all).acquire_owned().await?,
         })
@@ -69,7 +69,7 @@ mod tests {
 
     #[tokio::test]
     async fn tenant_one_namespace_has_at_most_half_of_the_permits() {
-        let pool = NetworkPool::new(4);
+        let pool = TenantPool::new(4);
         let take = |reader: &'static str| pool.acquire(reader).now_or_never().map(Result::unwrap);
         let mut held: Vec<_> = ["a/1", "a/2"].map(take).into_iter().collect();
         assert!(held.iter().all(Option::is_some));
@@ -82,6 +82,6 @@ mod tests {
         drop(held);
         assert!(take("e/1").is_some());
         assert_eq!(pool.tenants.lock().unwrap().len(), 1, "the others are forgotten");
-        assert!(NetworkPool::new(1).acquire("").await.is_ok());
+        assert!(TenantPool::new(1).acquire("").await.is_ok());
     }
 }
