@@ -31,6 +31,7 @@ mod pruning;
 mod read_commands;
 mod readiness;
 mod removals;
+mod restarts;
 mod rollout;
 mod slots;
 mod stages;
