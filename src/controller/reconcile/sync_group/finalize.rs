@@ -98,6 +98,9 @@ pub(super) async fn finalize(
         }
     };
     let syncs = observe::syncs(context, &key);
+    if are_orphaned(&group, &syncs) {
+        return release(context, &group).await;
+    }
     if syncs.is_empty() {
         let objects = match group.spec.deletion_policy {
             DeletionPolicy::Delete => {
@@ -120,6 +123,14 @@ pub(super) async fn finalize(
         let recheck = removed.recheck_at.map(|at| Next::at(at, context.clock.now()));
         recheck.unwrap_or(Next::OnEvent)
     })
+}
+
+/// Reports whether the garbage collector has taken the Syncs from their group: after `kubectl delete
+/// --cascade=orphan`, it removes its finalizer, which the controller may never have seen.
+fn are_orphaned(group: &SyncGroup, syncs: &GroupSyncs) -> bool {
+    let uid = group.metadata.uid.as_ref();
+    let mut owners = syncs.values().flat_map(|sync| sync.owner_references());
+    !syncs.is_empty() && !owners.any(|owner| Some(&owner.uid) == uid)
 }
 
 fn remaining(left: &GroupSyncs) -> String {
