@@ -67,7 +67,7 @@ async fn copy_kind<K: Kind + serde::Serialize>(from: &Fleet, to: &Fleet, has_sta
 }
 
 /// Restores the namespaces of the fleet and of the controller, kind by kind in alphabetical order, as Velero does.
-async fn restore(from: &Fleet, to: &Fleet) -> Result<()> {
+pub(crate) async fn restore(from: &Fleet, to: &Fleet) -> Result<()> {
     let namespace: Namespace = serde_json::from_value(json!({"metadata": {"name": SYSTEM_NAMESPACE}}))?;
     Api::all(to.hub().clone())
         .create(&PostParams::default(), &namespace)

@@ -97,7 +97,8 @@ async fn restore<K: Kind>(fleet: &Fleet, objects: &[Value]) -> Result<()> {
     Ok(())
 }
 
-fn delete_ledger(fleet: &Fleet) -> Result<()> {
+/// Deletes the ledger of a controller that does not run.
+pub(crate) fn delete_ledger(fleet: &Fleet) -> Result<()> {
     let mut deleted = 0;
     for entry in std::fs::read_dir(fleet.data_dir())? {
         let path = entry?.path();

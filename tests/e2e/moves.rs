@@ -15,7 +15,7 @@ use crate::deleting::until_gone;
 use crate::world::{MEMBERS, Scene, config_map, merge, shared_scene, sync_ready};
 
 /// Applies a group for the clusters with a label. Its clusters leave at once and lose their objects.
-async fn put_group(scene: &Scene, group: &str, path: &str, more: Value) -> Result<()> {
+pub(crate) async fn put_group(scene: &Scene, group: &str, path: &str, more: Value) -> Result<()> {
     let entry = json!({"name": "app", "sourceRef": {"name": scene.name}, "path": path, "retryInterval": "1s",
         "deletionPolicy": "Delete"});
     let mut spec = json!({"clusterSelector": {"matchLabels": {group: "yes"}}, "syncs": [entry],
@@ -25,7 +25,7 @@ async fn put_group(scene: &Scene, group: &str, path: &str, more: Value) -> Resul
 }
 
 /// Waits until a group has rolled this commit out to this many clusters.
-async fn rolled_out(scene: &Scene, group: &str, commit: &str, clusters: u32) -> Result<()> {
+pub(crate) async fn rolled_out(scene: &Scene, group: &str, commit: &str, clusters: u32) -> Result<()> {
     let done = |status: &SyncGroupStatus| {
         let rollout = status.rollout.as_ref();
         status.clusters.updated == clusters

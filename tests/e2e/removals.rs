@@ -17,10 +17,10 @@ use crate::operator_actions::say;
 use crate::read_commands::run;
 use crate::world::{Scene, all, blocked_by, config_map, exclusive_scene, shared_scene};
 
-const CLUSTERS: [&str; 3] = ["m1", "m2", "m3"];
+pub(crate) const CLUSTERS: [&str; 3] = ["m1", "m2", "m3"];
 
 /// The entries `app` and, if wanted, `tools`, whose objects are deleted with it.
-fn entries(scene: &Scene, with_tools: bool) -> Value {
+pub(crate) fn entries(scene: &Scene, with_tools: bool) -> Value {
     let entry = |name: &str| {
         json!({"name": name, "sourceRef": {"name": scene.name}, "path": format!("./{name}"),
             "deletionPolicy": "Delete", "retryInterval": "1s"})
@@ -32,7 +32,7 @@ fn entries(scene: &Scene, with_tools: bool) -> Value {
 
 /// Rolls out the map `settings` of the entry `app` and the map `tool` of the entry `tools`, with `m1` as the canary,
 /// whose stage waits for an approval.
-async fn roll_out(scene: &Scene) -> Result<()> {
+pub(crate) async fn roll_out(scene: &Scene) -> Result<()> {
     let tool = config_map(&scene.own("tool"), "one");
     let settings = config_map(&scene.own("settings"), "one");
     let files = [
@@ -55,7 +55,7 @@ async fn roll_out(scene: &Scene) -> Result<()> {
     Ok(())
 }
 
-fn is_waiting(status: &SyncGroupStatus) -> bool {
+pub(crate) fn is_waiting(status: &SyncGroupStatus) -> bool {
     blocked_by(status).contains("AwaitingApproval")
 }
 

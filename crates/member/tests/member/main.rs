@@ -17,6 +17,7 @@ mod inventories;
 mod ordering;
 mod pruning;
 mod refusals;
+mod refused_deletes;
 mod scope;
 mod view;
 mod world;

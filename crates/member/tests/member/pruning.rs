@@ -597,13 +597,13 @@ async fn a_definition_of_another_group_does_not_keep_a_kind_that_is_gone() {
 }
 
 /// A custom resource with a finalizer, a stand-in for the operator that runs the finalizer, and the definition.
-struct Operated {
-    objects: Vec<RenderedObject>,
+pub(crate) struct Operated {
+    pub(crate) objects: Vec<RenderedObject>,
     gizmos: Api<DynamicObject>,
 }
 
 impl Operated {
-    async fn apply(world: &mut World, group: &str) -> Self {
+    pub(crate) async fn apply(world: &mut World, group: &str) -> Self {
         let definition = definition(world, group, "gizmos", "gizmo", "Gizmo");
         let objects = vec![
             definition,
@@ -618,7 +618,7 @@ impl Operated {
         operated
     }
 
-    async fn finalizers(&self, finalizers: &serde_json::Value) {
+    pub(crate) async fn finalizers(&self, finalizers: &serde_json::Value) {
         let patch = Patch::Merge(json!({"metadata": {"finalizers": finalizers}}));
         self.gizmos
             .patch("one", &PatchParams::default(), &patch)
@@ -627,7 +627,7 @@ impl Operated {
     }
 
     /// Whether the operator and the definition are still there.
-    async fn has_operator(&self, world: &World) -> bool {
+    pub(crate) async fn has_operator(&self, world: &World) -> bool {
         let definitions: Api<CustomResourceDefinition> = Api::all(world.other.clone());
         let definition = definitions.get(&self.objects[0].key.name).await.unwrap();
         let operator = world.maps().get_opt("operator").await.unwrap();

@@ -7,8 +7,9 @@
 use std::sync::Arc;
 
 use kube::ResourceExt;
+use kube::api::ListParams;
 use starling_api::conditions::{self, READY};
-use starling_api::{DeletionPolicy, FINALIZER, SyncGroup};
+use starling_api::{DeletionPolicy, FINALIZER, GROUP_LABEL, SyncGroup, SyncResource};
 use starling_core::finalize::ParentDeletion;
 use starling_core::plural::counted;
 
@@ -19,6 +20,7 @@ use super::{group_removal, report};
 use crate::controller::caches::sync_index::GroupSyncs;
 use crate::controller::context::{GroupContext, Next};
 use crate::controller::event_handlers::ChangedBy;
+use crate::controller::hub::HubError;
 use crate::controller::object_key::ObjectKey;
 use crate::controller::waits;
 
@@ -98,6 +100,21 @@ pub(super) async fn finalize(
         }
     };
     let syncs = observe::syncs(context, &key);
+    // Nothing has begun yet, and the garbage collector may have finished while no controller was running.
+    if !syncs
+        .values()
+        .any(|sync| sync.metadata.deletion_timestamp.is_some())
+    {
+        match are_orphaned(context, &group).await {
+            Ok(false) => {}
+            Ok(true) => return release(context, &group).await,
+            Err(error) => {
+                let message = format!("no Sync is deleted: {}", crate::chain(&error));
+                report_waiting(context, group, "AwaitingManagementCluster", message).await?;
+                return Ok(Next::Retry(waits::GROUP_DELETION_RETRY));
+            }
+        }
+    }
     if syncs.is_empty() {
         let objects = match group.spec.deletion_policy {
             DeletionPolicy::Delete => {
@@ -120,6 +137,22 @@ pub(super) async fn finalize(
         let recheck = removed.recheck_at.map(|at| Next::at(at, context.clock.now()));
         recheck.unwrap_or(Next::OnEvent)
     })
+}
+
+/// Reports whether the garbage collector has taken the Syncs from their group: after `kubectl delete
+/// --cascade=orphan`, it removes the owner references, and then its finalizer, which the controller may never have
+/// seen. Read from the management cluster: the watch of Syncs may be behind that of groups.
+///
+/// # Errors
+/// [`HubError`].
+async fn are_orphaned(context: GroupContext<'_>, group: &SyncGroup) -> Result<bool, HubError> {
+    let namespace = group.namespace().unwrap_or_default();
+    let selector = format!("{GROUP_LABEL}={}", group.name_any());
+    let params = ListParams::default().labels(&selector);
+    let syncs: Vec<SyncResource> = context.hub.list(&namespace, &params).await?;
+    let uid = group.metadata.uid.as_ref();
+    let mut owners = syncs.iter().flat_map(ResourceExt::owner_references);
+    Ok(!syncs.is_empty() && !owners.any(|owner| Some(&owner.uid) == uid))
 }
 
 fn remaining(left: &GroupSyncs) -> String {
