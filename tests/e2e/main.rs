@@ -32,6 +32,7 @@ mod read_commands;
 mod readiness;
 mod removals;
 mod rollout;
+mod scopes;
 mod slots;
 mod stages;
 mod suspension;
