@@ -9,6 +9,7 @@
 )]
 
 mod kubectl;
+mod openapi;
 mod rbac;
 mod requests;
 mod typed;

@@ -40,6 +40,7 @@ mod removals;
 mod restarts;
 mod rollback_entries;
 mod rollout;
+mod scopes;
 mod slots;
 mod stages;
 mod suspension;

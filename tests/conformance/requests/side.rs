@@ -13,7 +13,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use serde_json::Value;
 use tokio::time::Instant;
 
-use crate::requests::script::{End, Identity, PROTOBUF, Step};
+use crate::requests::script::{self, End, Identity, PROTOBUF, Step};
 
 /// How long controllers and watches may take.
 const TIMEOUT: Duration = Duration::from_secs(15);
@@ -174,6 +174,11 @@ impl Side {
         response
     }
 
+    /// Sends a get, and leaves its response to the caller, who may read it for long.
+    pub(crate) async fn get(&self, path: &str) -> http::Response<Body> {
+        self.request(&script::step(0, &format!("GET {path}"))).await
+    }
+
     async fn request(&self, step: &Step) -> http::Response<Body> {
         let mut request = Request::builder()
             .method(step.method)
@@ -232,7 +237,7 @@ impl Side {
             .headers()
             .get_all("warning")
             .iter()
-            .map(|value| value.to_str().unwrap().to_owned())
+            .map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned())
             .collect();
         let bytes = response.into_body().collect().await.unwrap().to_bytes();
         let body = serde_json::from_slice(&bytes)

@@ -19,6 +19,7 @@ mod reviews;
 mod route;
 mod shape;
 mod table;
+mod warnings;
 mod watch;
 
 use std::sync::Arc;

@@ -21,6 +21,7 @@ mod services;
 pub mod strategy;
 pub(crate) mod tables;
 pub mod validate;
+mod warnings;
 mod withheld;
 
 pub(crate) use check::{check_create, check_update};

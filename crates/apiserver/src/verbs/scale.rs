@@ -274,7 +274,8 @@ fn write_scale(
     };
     let outcome = finish(state, &main, existing, object, managed, write, verb)?;
     let object = outcome.object(&main);
-    Ok(Outcome::value(200, show(&target.version, &object)?))
+    // The warnings are those about the object, as in Kubernetes.
+    Ok(Outcome::value(200, show(&target.version, &object)?).warning(outcome.warnings))
 }
 
 /// Returns the `Scale` of an object that has no replicas yet.
