@@ -70,7 +70,8 @@ impl World {
             let exists = exists.map_err(|error| format!("{error:#}"))?;
             (!exists).then_some(()).ok_or_else(|| "there".to_owned())
         })
-        .await?;
+        .await
+        .with_context(|| self.controller.log_tail(40).unwrap_or_default())?;
         Ok(())
     }
 

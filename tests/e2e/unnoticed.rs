@@ -16,7 +16,7 @@ use starling_testkit::{Change, Fault, FaultProxy, Match, RuleHandle, wait};
 use crate::deleting::until_gone;
 use crate::operator_actions::say;
 use crate::removals::{CLUSTERS, entries, is_waiting, roll_out};
-use crate::world::{Scene, all, exclusive_scene, shared_scene};
+use crate::world::{Scene, all, blocked_by, exclusive_scene, shared_scene};
 
 /// A watch of the controller that is open and delivers nothing.
 struct SilentWatch {
@@ -155,14 +155,21 @@ fn a_prune_that_was_paused_unnoticed_does_not_begin() -> Result<()> {
     exclusive_scene("quiet-prune", async |scene| {
         let first = scene.commit(&[("a", "one"), ("b", "one")])?;
         scene.follow_main().await?;
-        scene.select(&["m1"]).await?;
-        let fields = |grace: &str| json!({"pruneGrace": grace, "retryInterval": "1s"});
-        scene.group(json!({}), fields("15s")).await?;
+        scene.select(&["m1", "m2"]).await?;
+        scene.label("m1", &scene.own("stage"), Some("canary")).await?;
+        // A rollout that waits can be paused.
+        let canary = json!({"name": "canary", "afterStageTasks": [{"type": "Approval"}],
+            "clusterSelector": {"matchLabels": {scene.own("stage"): "canary"}}});
+        let fields = json!({"pruneGrace": "15s", "retryInterval": "1s"});
+        scene.group(json!({"stages": [canary]}), fields).await?;
+        let waits = |status: &SyncGroupStatus| blocked_by(status).contains("AwaitingApproval");
+        scene.status("the canary waits", waits).await?;
+        say(scene, &["approve", scene.name, "--reason", "the first release"]).await?;
         scene.succeeded(&first).await?;
-        let second = scene
+        scene
             .repo
             .commit_to("main", &[Change::Remove("app/b.yaml")], "remove")?;
-        scene.succeeded(&second).await?;
+        scene.status("the canary waits", waits).await?;
         let is_pending = |sync: &SyncResource| {
             let status = sync.status.as_ref();
             status.is_some_and(|status| status.pending_deletions.is_some())
