@@ -423,10 +423,12 @@ async fn deleted_group(folder: &std::path::Path, policy: &str) -> (Context, Grou
     let sync = json!({"apiVersion": "starling.dev/v1alpha1", "kind": "Sync",
         "metadata": {"namespace": "ns", "name": "web-app-c", "uid": "u-sync", "resourceVersion": "4",
             "annotations": {starling_api::ROLLOUT: "1"},
+            "ownerReferences": [{"apiVersion": "starling.dev/v1alpha1", "kind": "SyncGroup", "name": "web",
+                "uid": "u-web"}],
             "finalizers": if policy == "Delete" { vec![starling_api::FINALIZER] } else { Vec::new() }},
         "spec": {"clusterRef": {"name": "c"}, "groupRef": {"name": "web", "entry": "app"}, "deletionPolicy": policy,
             "sourceRef": {"name": "s"}, "revision": "main@sha1:1111111111111111111111111111111111111111"}});
-    let answered = group.clone();
+    let (answered, listed) = (group.clone(), sync.clone());
     let refuses = Arc::new(AtomicBool::new(true));
     let refused = refuses.clone();
     context.hub = testing::responding(move |parts, _| {
@@ -441,6 +443,11 @@ async fn deleted_group(folder: &std::path::Path, policy: &str) -> (Context, Grou
         }
         if path.contains("/syncgroups/web") {
             return (200, answered.clone());
+        }
+        if path.ends_with("/syncs") {
+            let list = json!({"kind": "SyncList", "apiVersion": "starling.dev/v1alpha1", "metadata": {},
+                "items": [listed]});
+            return (200, list);
         }
         let kind = if path.contains("customresourcedefinitions") {
             json!({"kind": "CustomResourceDefinition", "apiVersion": "apiextensions.k8s.io/v1",

@@ -174,11 +174,6 @@ impl Side {
         response
     }
 
-    /// Sends a get, and leaves its response to the caller, who may read it for long.
-    pub(crate) async fn get(&self, path: &str) -> http::Response<Body> {
-        self.request(&script::step(0, &format!("GET {path}"))).await
-    }
-
     async fn request(&self, step: &Step) -> http::Response<Body> {
         let mut request = Request::builder()
             .method(step.method)

@@ -154,3 +154,40 @@ fn management(spec: &Value, causes: &mut Vec<Cause>) {
         )),
     }
 }
+
+/// Checks the numbers of replicas in the status of a workload: none is larger than that of all replicas.
+pub(super) fn check_status(kind: &str, status: &Value, causes: &mut Vec<Cause>) {
+    let (parts, ready): (&[&str], &str) = match kind {
+        "StatefulSet" => (
+            &[
+                "readyReplicas",
+                "currentReplicas",
+                "updatedReplicas",
+                "availableReplicas",
+            ],
+            "status.readyReplicas",
+        ),
+        "Deployment" => (
+            &["updatedReplicas", "readyReplicas", "availableReplicas"],
+            "readyReplicas",
+        ),
+        "ReplicaSet" | "ReplicationController" => (
+            &["fullyLabeledReplicas", "readyReplicas", "availableReplicas"],
+            "readyReplicas",
+        ),
+        _ => return,
+    };
+    let number = |field: &str| status[field].as_i64().unwrap_or_default();
+    let larger = parts.iter().filter(|part| number(part) > number("replicas"));
+    let mut found: Vec<(&str, &str)> = larger.map(|part| (*part, "status.replicas")).collect();
+    if number("availableReplicas") > number("readyReplicas") {
+        found.push(("availableReplicas", ready));
+    }
+    for (field, than) in found {
+        causes.push(Cause::invalid(
+            format!("status.{field}"),
+            &status[field],
+            format!("cannot be greater than {than}"),
+        ));
+    }
+}
