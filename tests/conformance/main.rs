@@ -9,7 +9,6 @@
 )]
 
 mod kubectl;
-mod openapi;
 mod rbac;
 mod requests;
 mod typed;

@@ -13,7 +13,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use serde_json::Value;
 use tokio::time::Instant;
 
-use crate::requests::script::{self, End, Identity, PROTOBUF, Step};
+use crate::requests::script::{End, Identity, PROTOBUF, Step};
 
 /// How long controllers and watches may take.
 const TIMEOUT: Duration = Duration::from_secs(15);
@@ -232,7 +232,7 @@ impl Side {
             .headers()
             .get_all("warning")
             .iter()
-            .map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned())
+            .map(|value| value.to_str().unwrap().to_owned())
             .collect();
         let bytes = response.into_body().collect().await.unwrap().to_bytes();
         let body = serde_json::from_slice(&bytes)

@@ -61,7 +61,6 @@ use serde_json::{Value, json};
 
 pub use columns::{Cell, Column};
 pub use scale::Scale;
-pub(crate) use validate::is_known_format;
 
 use crate::cause::Cause;
 use crate::schema::Type;

@@ -76,13 +76,6 @@ pub(super) fn answer(call: &Call) -> Result<Response<Body>, Status> {
         ["openapi", "v2"] => Ok(document(call, openapi::v2(registry))),
         // As in Kubernetes, which does not name the type of the index.
         ["openapi", "v3"] => Ok(text(200, &openapi::index(registry).to_string())),
-        ["openapi", "v3", name @ ("version" | "api" | "apis")] => {
-            Ok(document(call, openapi::root(name).ok_or_else(missing)?))
-        }
-        ["openapi", "v3", "apis", group] => {
-            let name = format!("apis/{group}");
-            Ok(document(call, openapi::root(&name).ok_or_else(missing)?))
-        }
         ["openapi", "v3", "api", version] => Ok(document(
             call,
             openapi::document(registry, "", version).ok_or_else(missing)?,

@@ -19,7 +19,6 @@ mod reviews;
 mod route;
 mod shape;
 mod table;
-mod warnings;
 mod watch;
 
 use std::sync::Arc;

@@ -12,10 +12,9 @@ use serde_json::Value;
 use super::body::Body;
 use super::content::{PROTOBUF, yaml};
 use super::request::Call;
-use super::response::{json, status_response};
+use super::response::{add_warnings, json, status_response};
 use super::route::Route;
 use super::shape::{encode_list, encode_object, encode_value};
-use super::warnings::{add_warnings, prepend_warnings};
 use super::{options, reviews, watch};
 use crate::faults::Effect;
 use crate::kinds::{Form, Registry, protobuf};
@@ -45,7 +44,7 @@ pub(super) async fn answer(
     };
     // The response carries the deprecation warning whether the request succeeds or not.
     let mut response = answer.unwrap_or_else(|status| status_response(&status));
-    prepend_warnings(&mut response, &warnings);
+    add_warnings(&mut response, &warnings);
     Ok(response)
 }
 

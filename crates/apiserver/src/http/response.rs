@@ -1,10 +1,9 @@
 //! The building blocks of responses.
 
 use hyper::Response;
-use hyper::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use hyper::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER, WARNING};
 
 use super::body::Body;
-use super::warnings::add_warnings;
 use crate::status::Status;
 
 /// Returns a 429 response with `Retry-After`.
@@ -64,6 +63,23 @@ pub(super) fn with_type(code: u16, content_type: &'static str, body: Body) -> Re
         HeaderValue::from_static("no-cache, private"),
     );
     response
+}
+
+/// Adds warnings as `Warning` headers.
+pub(super) fn add_warnings(response: &mut Response<Body>, warnings: &[String]) {
+    for warning in warnings {
+        let text: String = warning
+            .chars()
+            .flat_map(|char| match char {
+                '"' | '\\' => vec!['\\', char],
+                char if char.is_control() => vec![' '],
+                char => vec![char],
+            })
+            .collect();
+        if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{text}\"")) {
+            response.headers_mut().append(WARNING, value);
+        }
+    }
 }
 
 impl Status {

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::codec::GoType;
 use super::resource::{Form, Resource, Version};
-use super::{validate, warnings};
+use super::validate;
 use crate::crd::Verdict;
 use crate::status::Cause;
 
@@ -17,13 +17,10 @@ pub(crate) fn check_create(resource: &Resource, version: &Version, object: &Valu
             add_enumerations(&mut causes, *ty, object, None);
             Verdict {
                 causes,
-                warnings: warnings::create(resource, object),
+                warnings: Vec::new(),
             }
         }
-        Form::Custom(custom) => with(
-            custom.get().validate(object, None),
-            warnings::custom(object, None),
-        ),
+        Form::Custom(custom) => custom.get().validate(object, None),
     }
 }
 
@@ -59,22 +56,11 @@ pub(crate) fn check_update(
             add_enumerations(&mut causes, *ty, new, Some(old));
             causes
         }
-        Form::Custom(custom) if subresource == "status" => {
-            let verdict = custom.get().validate_status(new, old);
-            return with(verdict, warnings::custom(new, Some(old)));
-        }
-        Form::Custom(custom) => {
-            let verdict = custom.get().validate(new, Some(old));
-            return with(verdict, warnings::custom(new, Some(old)));
-        }
+        Form::Custom(custom) if subresource == "status" => return custom.get().validate_status(new, old),
+        Form::Custom(custom) => return custom.get().validate(new, Some(old)),
     };
     Verdict {
         causes,
-        warnings: warnings::update(resource, subresource, new, old),
+        warnings: Vec::new(),
     }
-}
-
-fn with(mut verdict: Verdict, warnings: Vec<String>) -> Verdict {
-    verdict.warnings.extend(warnings);
-    verdict
 }

@@ -21,7 +21,6 @@ mod services;
 pub mod strategy;
 pub(crate) mod tables;
 pub mod validate;
-mod warnings;
 mod withheld;
 
 pub(crate) use check::{check_create, check_update};

@@ -38,11 +38,6 @@ pub(crate) fn prepare_create(
         ("", "Pod") => {
             object["status"]["qosClass"] = json!(pod_resources::qos_class(&object["spec"]));
             admit_pod(&mut object["spec"]);
-            if let Some(grace) = object.pointer_mut("/spec/terminationGracePeriodSeconds")
-                && grace.as_i64().is_some_and(|seconds| seconds < 0)
-            {
-                *grace = json!(1);
-            }
             gate_scheduling(object);
         }
         ("", "Node") => taint_node(&mut object["spec"]),

@@ -67,15 +67,6 @@ pub fn compare(one: &str, other: &str) -> Option<Ordering> {
     Some(billionths(one)?.cmp(&billionths(other)?))
 }
 
-/// Reports whether a quantity is not a whole number; fractions of a thousandth are rounded up first, as in Kubernetes.
-pub(crate) fn is_fractional(text: &str) -> bool {
-    const THOUSANDTH: i128 = 1_000_000;
-    billionths(text).is_some_and(|billionths| {
-        let rest = i128::from(billionths % THOUSANDTH > 0);
-        (billionths / THOUSANDTH + rest) % 1000 != 0
-    })
-}
-
 /// Returns the sum of two quantities, with units of the kind of the first, or of the second if the first is zero;
 /// `None` if one is invalid.
 pub fn sum(one: &str, other: &str) -> Option<String> {

@@ -112,11 +112,6 @@ impl Registry {
             .map(|group| &**group)
     }
 
-    /// Returns whether a group is one of Kubernetes; the core group is the empty one.
-    pub fn is_builtin_group(group: &str) -> bool {
-        group.is_empty() || Self::builtin_groups().any(|name| name == group)
-    }
-
     /// Returns whether any resource is served in a group version.
     pub fn has_version(&self, group: &str, version: &str) -> bool {
         self.all()

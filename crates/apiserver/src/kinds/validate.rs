@@ -52,7 +52,6 @@ pub fn status(resource: &Resource, object: &Value) -> Vec<Cause> {
     if &*resource.kind == "CertificateSigningRequest" {
         certificates::check_status(object, &mut causes);
     }
-    workloads::check_status(&resource.kind, &object["status"], &mut causes);
     causes
 }
 

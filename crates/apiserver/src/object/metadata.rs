@@ -6,30 +6,6 @@ use super::names;
 use crate::managed::ManagedFields;
 use crate::status::Cause;
 
-/// Removes owner references that are there twice; returns a warning with the UIDs that several references have.
-pub(crate) fn merge_owners(object: &mut Value) -> Option<String> {
-    let owners = object.pointer_mut("/metadata/ownerReferences")?.as_array_mut()?;
-    let (mut kept, mut repeated) = (Vec::<Value>::new(), Vec::<String>::new());
-    for owner in owners.iter() {
-        if !kept.contains(owner) {
-            kept.push(owner.clone());
-            continue;
-        }
-        let uid = owner["uid"].as_str().unwrap_or_default().to_owned();
-        if !repeated.contains(&uid) {
-            repeated.push(uid);
-        }
-    }
-    if repeated.is_empty() {
-        return None;
-    }
-    *owners = kept;
-    Some(format!(
-        ".metadata.ownerReferences contains duplicate entries; API server dedups owner references in 1.20+, and may reject such requests as early as 1.24; please fix your requests; duplicate UID(s) observed: {}",
-        repeated.join(", ")
-    ))
-}
-
 /// Returns the metadata of an object, creating it if it is missing; `None` if it is not an object.
 pub fn metadata_mut(object: &mut Value) -> Option<&mut Map<String, Value>> {
     let metadata = object.as_object_mut()?.entry("metadata").or_insert(Value::Null);

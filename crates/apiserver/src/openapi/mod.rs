@@ -8,7 +8,6 @@ mod custom;
 mod definitions;
 mod paths;
 mod protobuf;
-mod roots;
 mod v2;
 
 use std::collections::{BTreeMap, HashMap};
@@ -20,9 +19,6 @@ use sha2::{Digest as _, Sha256};
 
 use crate::discovery;
 use crate::kinds::{Form, Registry, Resource, Version};
-
-/// The prefix of the definitions that all groups share.
-const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
 
 /// A document and its hash.
 #[derive(Debug, Clone)]
@@ -48,31 +44,19 @@ static SOURCES: LazyLock<String> = LazyLock::new(|| {
 /// Returns the list of documents.
 pub fn index(registry: &Registry) -> Value {
     let mut paths = Map::new();
-    let mut add = |path: String, hash: &str| {
+    let mut add = |group: &str, version: &str| {
+        let path = prefix(group, version);
+        let hash = hash_of(registry, group, version);
         let url = format!("/openapi/v3/{path}?hash={hash}");
         paths.insert(path, json!({"serverRelativeURL": url}));
     };
-    for name in roots::names() {
-        let hash = hash(&[&SOURCES, &name]);
-        add(name, &hash);
-    }
-    add(prefix("", "v1"), &hash_of(registry, "", "v1"));
+    add("", "v1");
     for group in discovery::group_names(registry) {
         for version in discovery::versions(registry, &group) {
-            add(prefix(&group, &version), &hash_of(registry, &group, &version));
+            add(&group, &version);
         }
     }
     json!({"paths": paths})
-}
-
-/// Returns the document of the server, of a list of versions or groups, or of a group; `None` if there is none of this
-/// name.
-pub fn root(name: &str) -> Option<Document> {
-    let paths = roots::paths(name)?;
-    Some(Document {
-        bytes: text(&paths, &BTreeMap::new()).into(),
-        hash: hash(&[&SOURCES, name]),
-    })
 }
 
 /// Returns the document of a version; `None` if the cluster serves none of its resources.
@@ -87,7 +71,7 @@ pub fn document(registry: &Registry, group: &str, version: &str) -> Option<Docum
     }
     let all: Vec<_> = discovery::of_version(registry, group, version).collect();
     let document = Document {
-        bytes: write(group, version, &all).into(),
+        bytes: write(&all).into(),
         hash,
     };
     if all.iter().all(|(resource, _)| resource.custom.is_none()) {
@@ -184,11 +168,8 @@ fn list_name(resource: &Resource, version: &Version) -> String {
     }
 }
 
-fn write(group: &str, version: &str, all: &[(&Resource, &Version)]) -> Vec<u8> {
+fn write(all: &[(&Resource, &Version)]) -> Vec<u8> {
     let mut paths = Map::new();
-    if Registry::is_builtin_group(group) {
-        roots::add_version(&mut paths, &prefix(group, version));
-    }
     let mut custom = BTreeMap::new();
     for (resource, version) in all {
         paths::add(&mut paths, resource, version);
@@ -203,13 +184,8 @@ fn write(group: &str, version: &str, all: &[(&Resource, &Version)]) -> Vec<u8> {
             );
         }
     }
-    text(&paths, &custom)
-}
-
-/// Returns the text of a document, with the definitions that its paths need.
-fn text(paths: &Map<String, Value>, custom: &BTreeMap<String, String>) -> Vec<u8> {
-    let paths = json!(paths).to_string();
-    let mut needed = definitions::Needed::new(custom);
+    let paths = Value::Object(paths).to_string();
+    let mut needed = definitions::Needed::new(&custom);
     needed.add_references(&paths);
     let schemas: Vec<String> = needed
         .into_all()

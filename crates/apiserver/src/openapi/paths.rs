@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{META, definition_name, definitions, list_name, prefix};
+use super::{definition_name, definitions, list_name, prefix};
 use crate::kinds::{Form, Resource, Version};
 
 /// The content types of patches; strategic merge patches need a Go type.
@@ -87,7 +87,7 @@ fn parameters(names: &[&str]) -> Value {
     names.iter().map(|name| parameter(name, ty(name))).collect()
 }
 
-pub(super) fn content(types: &[&str], definition: &str) -> Value {
+fn content(types: &[&str], definition: &str) -> Value {
     let schema = match definition {
         "" => json!({"type": "object"}),
         name => json!({"$ref": format!("#/components/schemas/{name}")}),
@@ -98,6 +98,8 @@ pub(super) fn content(types: &[&str], definition: &str) -> Value {
         .collect();
     Value::Object(map)
 }
+
+const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
 
 impl Operations<'_> {
     fn collection(&self, verbs: &[&str]) -> Value {
@@ -133,11 +135,7 @@ impl Operations<'_> {
                 "orphanDependents",
                 "propagationPolicy",
             ];
-            let status = format!("{META}.Status");
-            // The one of a Namespace returns the object too, and is documented otherwise.
-            let is_object = self.resource.strategy.returns_deleted && *self.resource.kind != *"Namespace";
-            let answer = if is_object { &self.object } else { &status };
-            let mut delete = self.operation("delete", answer, &names);
+            let mut delete = self.operation("delete", &format!("{META}.Status"), &names);
             let types = ["application/json", "application/yaml"];
             delete["requestBody"] = json!({"content": content(&types, &format!("{META}.DeleteOptions"))});
             operations["delete"] = delete;

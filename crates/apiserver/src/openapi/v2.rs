@@ -4,20 +4,14 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
-use super::{custom, definition_name, definitions, list_name, paths, prefix, roots};
+use super::{custom, definition_name, definitions, list_name, paths};
 use crate::discovery;
 use crate::kinds::{Form, Registry};
 
 pub(super) fn document(registry: &Registry) -> Value {
     let (mut all, mut own) = (Map::new(), BTreeMap::new());
-    for name in roots::names() {
-        all.extend(roots::paths(&name).into_iter().flatten());
-    }
     for group in std::iter::once(String::new()).chain(discovery::group_names(registry)) {
         for name in discovery::versions(registry, &group) {
-            if Registry::is_builtin_group(&group) {
-                roots::add_version(&mut all, &prefix(&group, &name));
-            }
             for (resource, version) in discovery::of_version(registry, &group, &name) {
                 paths::add(&mut all, resource, version);
                 let Form::Custom(form) = &version.form else {
@@ -161,17 +155,13 @@ fn downgrade_operation(operation: &Value) -> Value {
             json!({"name": "body", "in": "body", "required": required, "schema": schema(sent)}),
         );
     }
-    let mut out = json!({
+    json!({
         "consumes": if sent.is_object() { types(sent) } else { vec!["*/*".to_owned()] },
         "produces": types(answers),
         "schemes": ["https"],
         "parameters": parameters,
         "responses": {"200": {"description": "OK", "schema": schema(answers)}},
-    });
-    for name in ["x-kubernetes-action", "x-kubernetes-group-version-kind"] {
-        if let Some(value) = operation.get(name) {
-            out[name] = value.clone();
-        }
-    }
-    out
+        "x-kubernetes-action": operation["x-kubernetes-action"],
+        "x-kubernetes-group-version-kind": operation["x-kubernetes-group-version-kind"],
+    })
 }

@@ -32,8 +32,7 @@ pub fn create(
     write: &Write<'_>,
 ) -> Result<Outcome, Status> {
     let decoded = decode(target, object, duplicates, write.validation).map_err(|why| why.of_body(target))?;
-    let (mut object, mut warnings) = (decoded.object, decoded.warnings);
-    warnings.extend(metadata::merge_owners(&mut object));
+    let (object, warnings) = (decoded.object, decoded.warnings);
     with_warnings(create_decoded(state, target, object, write), warnings)
 }
 

@@ -274,8 +274,7 @@ fn write_scale(
     };
     let outcome = finish(state, &main, existing, object, managed, write, verb)?;
     let object = outcome.object(&main);
-    // The warnings are those about the object, as in Kubernetes.
-    Ok(Outcome::value(200, show(&target.version, &object)?).warning(outcome.warnings))
+    Ok(Outcome::value(200, show(&target.version, &object)?))
 }
 
 /// Returns the `Scale` of an object that has no replicas yet.

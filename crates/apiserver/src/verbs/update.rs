@@ -71,11 +71,8 @@ pub(super) fn update(
     duplicates: &[String],
     write: &Write<'_>,
 ) -> Result<Outcome, Status> {
-    let Decoded {
-        mut object,
-        mut warnings,
-    } = decode(target, object, duplicates, write.validation).map_err(|why| why.of_body(target))?;
-    warnings.extend(metadata::merge_owners(&mut object));
+    let Decoded { object, warnings } =
+        decode(target, object, duplicates, write.validation).map_err(|why| why.of_body(target))?;
     with_warnings(update_decoded(state, target, object, write), warnings)
 }
 

@@ -21,9 +21,8 @@ def stripped(schema):
 definitions = {}
 with open(RESOURCES) as rows:
     versions = sorted({(row["group"], row["version"]) for row in json.load(rows)})
-paths = [f"apis/{group}/{version}" if group else f"api/{version}" for group, version in versions]
-for path in paths + ["version", "api", "apis", "apis/apps"]:
-    document = get(f"/openapi/v3/{path}")
+for group, version in versions:
+    document = get(f"/openapi/v3/apis/{group}/{version}" if group else f"/openapi/v3/api/{version}")
     definitions.update(stripped(document["components"]["schemas"]))
 lines = [f"{json.dumps(name)}:{json.dumps(definitions[name], separators=(',', ':'), sort_keys=True)}"
          for name in sorted(definitions)]

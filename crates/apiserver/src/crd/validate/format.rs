@@ -82,17 +82,6 @@ pub(super) fn is_checked(format: &str) -> bool {
     without_hyphens(format) != "password"
 }
 
-/// Reports whether an API server knows a format, and does not ignore it.
-pub(crate) fn is_known_format(format: &str) -> bool {
-    const OTHERS: [&str; 8] = [
-        "cidr", "date", "datetime", "duration", "ipv4", "ipv6", "isbn", "password",
-    ];
-    let format = without_hyphens(format);
-    format == "uri"
-        || OTHERS.contains(&format.as_str())
-        || EXPRESSIONS.iter().any(|(name, _)| *name == format)
-}
-
 pub(super) fn is_valid(format: &str, text: &str) -> bool {
     match without_hyphens(format).as_str() {
         "date" => time::date(text).is_some(),

@@ -14,8 +14,6 @@ use super::schema::{Additional, Schema};
 use crate::cause::Cause;
 use crate::value;
 
-pub(crate) use format::is_known_format;
-
 /// The result of validating a value.
 #[derive(Default)]
 struct Outcome {

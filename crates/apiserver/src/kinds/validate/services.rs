@@ -72,12 +72,4 @@ pub(super) fn check_update(new: &Value, old: &Value, causes: &mut Vec<Cause>) {
             "may not change once set",
         ));
     }
-    let balanced = before["type"] == "LoadBalancer" && after["type"] == "LoadBalancer";
-    if balanced && before["loadBalancerClass"] != after["loadBalancerClass"] {
-        causes.push(Cause::invalid(
-            "spec.loadBalancerClass",
-            &after["loadBalancerClass"],
-            "may not change once set",
-        ));
-    }
 }
