@@ -27,7 +27,7 @@ tests/kustomizations/build.sh
 cargo build --locked --bin starling
 # Tests that fail within seconds run first. The suites that start servers run last, one at a time.
 cargo test --workspace --locked --lib --bins
-cargo test --package starling-suites --locked --test prose --test arrows
+cargo test --workspace --locked --test prose --test arrows
 cargo test --workspace --locked --doc
 env -u STARLING_SEEDS cargo test --workspace --locked --tests
 # These repeat whole rollouts thousands of times. They are worth an optimised build, which both of them use.

@@ -363,8 +363,8 @@ fn lane_rules(
     }
 }
 
-/// Returns the lanes of a work queue whose keys wait for others: one for each object, of which the namespaces have equal
-/// rights.
+/// Returns the lanes of a work queue whose keys wait for others: one for each object, of which the namespaces have
+/// equal rights.
 fn equal_namespaces<K>(objects: &Arc<Cache<K>>, workers: usize) -> LaneRules
 where
     K: ResourceExt + Send + Sync + 'static,

@@ -1,5 +1,5 @@
-//! Removals that were held until they gave their slots back. One approval is for all clusters: what it lets go of goes in
-//! a window, in the order of stages, and in slots.
+//! Removals that were held until they gave their slots back. One approval is for all clusters: what it lets go of goes
+//! in a window, in the order of stages, and in slots.
 
 use std::time::Duration;
 

@@ -155,8 +155,8 @@ pub(super) fn is_abandoned(sync: &SyncResource) -> bool {
     sync.annotations().get(ABANDON).map(String::as_str) == Some("true")
 }
 
-/// Reports whether a group has an entry. A rollback has those of its release, whatever the spec says: it removes what the
-/// release lacks, and takes the removal of an entry back that it has.
+/// Reports whether a group has an entry. A rollback has those of its release, whatever the spec says: it removes what
+/// the release lacks, and takes the removal of an entry back that it has.
 pub(super) fn has_entry(group: &SyncGroup, entry: &str) -> bool {
     let rollout = group.status.as_ref().and_then(|status| status.rollout.as_ref());
     match rollout.filter(|rollout| !rollout.direction.is_forward()) {

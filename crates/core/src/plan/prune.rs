@@ -2,9 +2,9 @@
 //!
 //! An admitted attempt deletes what left the render at once, in the slot of its cluster. What it left, because of a
 //! grace, a budget or an approval, is deleted later, on all clusters at about the same time. Such a prune is a decision
-//! of its own: in an open stage, in an open window, and in a slot that the rollout leaves (ADR 45). So is the end of a Sync that was
-//! held or unreachable until its removal gave its slot back: one approval, or one network that returns, would otherwise
-//! delete on all clusters at once, whatever the time (ADR 55).
+//! of its own: in an open stage, in an open window, and in a slot that the rollout leaves (ADR 45). So is the end of a
+//! Sync that was held or unreachable until its removal gave its slot back: one approval, or one network that returns,
+//! would otherwise delete on all clusters at once, whatever the time (ADR 55).
 
 use std::collections::BTreeSet;
 

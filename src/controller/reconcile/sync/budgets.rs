@@ -74,8 +74,8 @@ impl BudgetsOf<'_> {
     }
 }
 
-/// The turn of an attempt to delete after what the group admitted: the end of a grace or of a hold comes on all clusters
-/// at once, so the group decides when each of them deletes.
+/// The turn of an attempt to delete after what the group admitted: the end of a grace or of a hold comes on all
+/// clusters at once, so the group decides when each of them deletes.
 pub(super) struct DeletionTurn<'a> {
     context: SyncContext<'a>,
     observed: &'a SyncSnapshot,

@@ -12,8 +12,8 @@ use crate::judge::violation::{Rule, Violation};
 use crate::judge::world::SyncTimeline;
 use crate::judge::world::World;
 
-/// No object is pruned, or deleted with its Sync, while the group of the Sync is suspended or its rollout is paused: not
-/// by the attempt that the group admitted, and not by the end of a Sync whose removal a plan decided before.
+/// No object is pruned, or deleted with its Sync, while the group of the Sync is suspended or its rollout is paused:
+/// not by the attempt that the group admitted, and not by the end of a Sync whose removal a plan decided before.
 ///
 /// Evidence: the begin of the deletion, against the spec of the group and the actions of its rollout. An attempt under
 /// way is not stopped, so that a stop counts from [`Deletion::limit`] on. The status of a group that is being deleted
@@ -32,8 +32,8 @@ pub(super) fn nothing_goes_while_its_group_is_stopped(world: &World<'_>) -> Vec<
 /// `progressDeadline` ago: it gave its slot back, and was held or away meanwhile.
 ///
 /// Evidence: the begin of the deletion, against the windows of the group. What has begun is completed, and one attempt
-/// lasts as long as [`Deletion::limit`]. Jumps of the clock are not known to a process that starts after them, so a time
-/// with a jump is not judged.
+/// lasts as long as [`Deletion::limit`]. Jumps of the clock are not known to a process that starts after them, so a
+/// time with a jump is not judged.
 pub(super) fn nothing_goes_late_in_a_closed_window(world: &World<'_>) -> Vec<Violation> {
     let all = deletions(world);
     let is_first = |deletion: &&Deletion<'_>| {

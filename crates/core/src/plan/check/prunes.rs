@@ -139,7 +139,8 @@ impl Moment<'_> {
             || self.slots().is_none_or(|slots| used < slots)
     }
 
-    /// Returns the clusters that prune beside the rollout and do not lose a Sync in a slot; if `planned`, also those that this plan begins with.
+    /// Returns the clusters that prune beside the rollout and do not lose a Sync in a slot; if `planned`, also those
+    /// that this plan begins with.
     pub(super) fn pruning(&self, planned: bool) -> BTreeSet<&str> {
         let requests = self.input.prunes.iter();
         let begins = |name| planned && self.plan.prunes.get(name) == Some(&RemovalDecision::Remove);
