@@ -8,13 +8,18 @@ use super::reasons::Explainer;
 use super::{ExplainedBlocker, command, names};
 use crate::plan::{HoldReason, RemovalDecision, RemovalHold};
 
+/// Whether a Sync is being removed, and why it waits.
+type Kind = (bool, RemovalHold);
+/// The Syncs that wait, and when time ends that.
+type Waiting<'a> = (Vec<&'a str>, Option<Timestamp>);
+
 /// Returns why deletions after what the group admitted have not begun, each reason once, for the Syncs that are asked
 /// for.
 pub(super) fn held_prunes(
     explainer: &Explainer<'_>,
     is_asked: impl Fn(&str) -> bool,
 ) -> Vec<ExplainedBlocker> {
-    let mut held: BTreeMap<(bool, RemovalHold), (Vec<&str>, Option<Timestamp>)> = BTreeMap::new();
+    let mut held: BTreeMap<Kind, Waiting<'_>> = BTreeMap::new();
     let ends = |name: &str| {
         let leaving = explainer.input.leaving.get(name);
         leaving.is_some_and(|sync| sync.removing_since.is_some())
@@ -26,20 +31,19 @@ pub(super) fn held_prunes(
             *until = [*until, *recheck_at].into_iter().flatten().min();
         }
     }
-    let blocker =
-        |((ends, reason), (syncs, until)): ((bool, RemovalHold), (Vec<&str>, Option<Timestamp>))| {
-            let (wait, ends_with) = wait(explainer, reason);
-            let what = match ends {
-                true => "objects of removed Syncs are not deleted",
-                false => "objects that left git are not pruned",
-            };
-            ExplainedBlocker {
-                reason: reason.as_str().to_owned(),
-                text: format!("{what}: {wait}: {}", names(&syncs)),
-                until,
-                ends_with,
-            }
+    let blocker = |((ends, reason), (syncs, until)): (Kind, Waiting<'_>)| {
+        let (wait, ends_with) = wait(explainer, reason);
+        let what = match ends {
+            true => "objects of removed Syncs are not deleted",
+            false => "objects that left git are not pruned",
         };
+        ExplainedBlocker {
+            reason: reason.as_str().to_owned(),
+            text: format!("{what}: {wait}: {}", names(&syncs)),
+            until,
+            ends_with,
+        }
+    };
     held.into_iter().map(blocker).collect()
 }
 

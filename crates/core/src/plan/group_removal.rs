@@ -121,6 +121,9 @@ impl<'a> GroupRemoval<'a> {
         if prune::is_in_progress(self.input, request) {
             return RemovalDecision::Removing;
         }
+        if self.input.membership_held {
+            return hold(RemovalHold::MembershipHeld, None);
+        }
         if self.input.suspended {
             return hold(RemovalHold::GroupSuspended, None);
         }

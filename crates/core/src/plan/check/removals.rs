@@ -241,9 +241,11 @@ impl Moment<'_> {
             return Ok(());
         };
         let before = self.losing(false);
-        let after = self.losing(true);
+        // What begins on a cluster that deletes late is done in the slot that the cluster has.
+        let late = self.pruning(false);
+        let after = self.losing(true).difference(&late).count();
         let bound = slots.max(self.group.in_flight_after + before.len());
-        let after = self.group.in_flight_after + after.len();
+        let after = self.group.in_flight_after + after;
         // Those in flight are bounded by a rule of their own.
         if after > bound {
             return Err(Violation::TooManyLeave { after, bound });
