@@ -37,7 +37,7 @@ fn entry(name: &str) -> Value {
         "retryInterval": "1s", "wait": false})
 }
 
-fn strategy(windows: Value) -> Value {
+fn strategy(windows: &Value) -> Value {
     let canary = json!({"name": "canary", "afterStageTasks": [{"type": "Approval"}],
         "clusterSelector": {"matchLabels": {"stage": "canary"}}});
     json!({"maxConcurrency": 1, "stages": [canary], "windows": windows})
@@ -90,7 +90,7 @@ impl World {
             fleet.until(member, "Ready", is_ready).await?;
         }
         let spec = json!({"clusterSelector": {}, "syncs": [entry("app"), entry("tools")],
-            "rolloutStrategy": strategy(json!([]))});
+            "rolloutStrategy": strategy(&json!([]))});
         fleet.put_group(GROUP, spec).await?;
         fleet.group_status(GROUP, "the canary waits", is_waiting).await?;
         act(&fleet, &["approve", GROUP]).await?;
@@ -207,7 +207,7 @@ async fn an_entry_that_is_taken_out_of_a_suspended_group_waits_for_everything() 
     world.fleet.group_status(GROUP, "suspended", is_suspended).await?;
     let generation = world.patch(json!({"syncs": [entry("app")]})).await?;
     world.until_blocked(generation, "Suspended").await?;
-    let closed = strategy(json!([{"deny": "Mon-Sun 00:00-24:00"}]));
+    let closed = strategy(&json!([{"deny": "Mon-Sun 00:00-24:00"}]));
     let generation = world
         .patch(json!({"suspend": false, "rolloutStrategy": closed}))
         .await?;
@@ -223,7 +223,7 @@ async fn an_entry_that_is_taken_out_of_a_suspended_group_waits_for_everything() 
 
     let opened = Timestamp::now();
     world
-        .patch(json!({"rolloutStrategy": strategy(json!([]))}))
+        .patch(json!({"rolloutStrategy": strategy(&json!([]))}))
         .await?;
     world.until_tools("m1", [false; 4]).await?;
     world

@@ -335,12 +335,12 @@ fn a_sync_that_changed_after_the_plan_is_not_deleted() -> Result<()> {
         hub.remove(&later);
         until_gone::<SyncResource>(scene, &sync).await?;
         scene.until_value("m2", "tool", None).await?;
-        every_deletion_names_the_sync(scene, &hub, edited.uid())
+        every_deletion_names_the_sync(scene, &hub, edited.uid().as_deref())
     })
 }
 
 /// The requests that delete Syncs of the scene name what they delete.
-fn every_deletion_names_the_sync(scene: &Scene, hub: &FaultProxy, uid_on_m2: Option<String>) -> Result<()> {
+fn every_deletion_names_the_sync(scene: &Scene, hub: &FaultProxy, uid_on_m2: Option<&str>) -> Result<()> {
     let mark = format!("/syncs/{}-", scene.name);
     let requests = hub.requests().into_iter();
     let deletions = requests.filter(|one| one.method == Method::DELETE && one.path.contains(&mark));
@@ -352,7 +352,7 @@ fn every_deletion_names_the_sync(scene: &Scene, hub: &FaultProxy, uid_on_m2: Opt
         assert!(has("uid") && has("resourceVersion"), "{}: {body}", request.path);
         clusters += 1;
         if request.path.ends_with("-m2") {
-            assert_eq!(conditions["uid"].as_str(), uid_on_m2.as_deref());
+            assert_eq!(conditions["uid"].as_str(), uid_on_m2);
             versions.push(conditions["resourceVersion"].clone());
         }
     }

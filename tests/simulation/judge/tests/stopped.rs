@@ -18,7 +18,7 @@ fn suspend(script: &mut Script, suspend: bool) {
 /// No window is open from now on. Histories begin at noon.
 fn close(script: &mut Script, windows: &Value) {
     edit_group(script, |spec| {
-        spec["rolloutStrategy"]["windows"] = windows.clone()
+        spec["rolloutStrategy"]["windows"] = windows.clone();
     });
 }
 
