@@ -90,6 +90,11 @@ pub(super) fn nothing_is_written_while_suspended(world: &World<'_>) -> Vec<Viola
 pub(super) fn nothing_is_written_without_a_slot(world: &World<'_>) -> Vec<Violation> {
     let returned = own_writes(world).filter(|own| {
         own.timelines().into_iter().any(|timeline| {
+            // What the end of a Sync deletes is of no admission.
+            let sync = timeline.track.at(own.write.at);
+            if sync.is_none_or(|sync| sync.object.metadata.deletion_timestamp.is_some()) {
+                return false;
+            }
             let target = timeline.target_at(own.write.at);
             let returned = target.and_then(|target| target.returned);
             returned.is_some_and(|(at, _)| at < own.write.at)
