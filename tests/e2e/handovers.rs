@@ -217,6 +217,26 @@ async fn map(member: &Client, name: &str) -> Result<Option<ConfigMap>> {
     Ok(maps.get_opt(name).await?)
 }
 
+/// Waits until the garbage collector knows of Syncs, which takes it some time after their definition: it deletes one
+/// whose owner does not exist.
+async fn garbage_collector_knows_syncs(fleet: &Fleet) -> Result<()> {
+    let owner = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "none",
+        "uid": "00000000-0000-0000-0000-000000000001"});
+    let sync = json!({"metadata": {"name": "probe", "ownerReferences": [owner]},
+        "spec": {"clusterRef": {"name": "none"}, "sourceRef": {"name": "none"}}});
+    fleet.put::<SyncResource>(sync).await?;
+    wait::until(TIMEOUT, "the garbage collector deletes a Sync", async || {
+        let found = fleet.api::<SyncResource>().get_opt("probe").await;
+        let found = found.map_err(|error| error.to_string())?;
+        found
+            .is_none()
+            .then_some(())
+            .ok_or_else(|| "it is there".to_owned())
+    })
+    .await?;
+    Ok(())
+}
+
 /// Its Syncs stay and keep their objects in step, whether the controller or the garbage collector is the first to see
 /// the deletion. A person who deletes such a Sync keeps its objects.
 #[tokio::test(flavor = "multi_thread")]
@@ -227,6 +247,7 @@ async fn a_group_that_is_deleted_without_its_syncs_leaves_them() -> Result<()> {
         ..FleetOptions::default()
     })
     .await?;
+    garbage_collector_knows_syncs(&fleet).await?;
     let repo = GitRepo::init()?;
     repo.commit(&[("README.md", "What runs here.\n")], "first")?;
     fleet.add_cluster("m1", &[]).await?;
