@@ -18,8 +18,7 @@ pub(super) struct Classifier<'a, 'e> {
 impl Classifier<'_, '_> {
     /// Returns the end of `progressDeadline`, counted from a time.
     pub(super) fn deadline(&self, from: Option<Timestamp>) -> Option<Timestamp> {
-        let limits = &self.input.strategy.limits;
-        self.input.clock_jumps.due(from?, limits.progress_deadline)
+        self.input.slot_due(from?)
     }
 
     /// Returns why the cluster takes part in no rollout: it is suspended, or one of its Syncs is.

@@ -23,24 +23,20 @@ pub(super) fn decide(input: &PlanInput) -> RemovalResult {
     let mut result = RemovalResult::default();
     for (name, sync) in &input.leaving {
         let decision = group.decision(sync, &mut openings);
-        if let RemovalDecision::Hold { reason, .. } = decision {
-            result.waits_for_slot |= reason == RemovalHold::NoSlot;
-            if reason == RemovalHold::WindowClosed {
-                result.known_until = openings.known_until();
-            }
-        }
         result.decisions.insert(name.clone(), decision);
     }
     for (name, request) in &input.prunes {
         let decision = group.late_decision(name, request, &mut openings);
-        if let RemovalDecision::Hold { reason, .. } = decision {
-            result.waits_for_slot |= reason == RemovalHold::NoSlot;
-            if reason == RemovalHold::WindowClosed {
-                result.known_until = openings.known_until();
-            }
-        }
         result.prunes.insert(name.clone(), decision);
     }
+    let decided = || result.decisions.values().chain(result.prunes.values());
+    let waits = |reason| decided().any(|decision| decision.is_held_by(reason));
+    (result.waits_for_slot, result.known_until) = (
+        waits(RemovalHold::NoSlot),
+        openings
+            .known_until()
+            .filter(|_| waits(RemovalHold::WindowClosed)),
+    );
     result
 }
 
@@ -98,11 +94,8 @@ impl<'a> GroupRemoval<'a> {
         if sync.policy == DeletionPolicy::Orphan {
             return RemovalDecision::Remove;
         }
-        if self.input.suspended {
-            return hold(RemovalHold::GroupSuspended, None);
-        }
-        if self.input.operator.paused.is_some() {
-            return hold(RemovalHold::Paused, None);
+        if let Some(stop) = self.input.stop() {
+            return hold(stop, None);
         }
         if sync.not_ready {
             return hold(RemovalHold::ClusterNotReady, None);
@@ -124,11 +117,8 @@ impl<'a> GroupRemoval<'a> {
         if self.input.membership_held {
             return hold(RemovalHold::MembershipHeld, None);
         }
-        if self.input.suspended {
-            return hold(RemovalHold::GroupSuspended, None);
-        }
-        if self.input.operator.paused.is_some() {
-            return hold(RemovalHold::Paused, None);
+        if let Some(stop) = self.input.stop() {
+            return hold(stop, None);
         }
         match may_end_late(self.input, name) {
             Some(sync) => self.begin(sync, openings),
@@ -174,9 +164,7 @@ fn may_end_late<'a>(input: &'a PlanInput, name: &SyncName) -> Option<&'a Leaving
 /// in progress on a cluster that is not ready.
 fn slot_ends(input: &PlanInput, sync: &LeavingSync) -> Option<Timestamp> {
     let since = sync.removing_since.filter(|_| !sync.not_ready)?;
-    let limits = &input.strategy.limits;
-    let ends = input.clock_jumps.due(since, limits.progress_deadline)?;
-    (ends > input.now).then_some(ends)
+    input.slot_until(since)
 }
 
 fn stage_of(sync: &LeavingSync) -> usize {

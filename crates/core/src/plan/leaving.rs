@@ -163,6 +163,11 @@ impl RemovalHold {
 }
 
 impl RemovalDecision {
+    /// Reports whether the Sync is kept for a reason.
+    pub(super) fn is_held_by(&self, by: RemovalHold) -> bool {
+        matches!(self, Self::Hold { reason, .. } if *reason == by)
+    }
+
     /// Returns when time alone changes this decision.
     #[must_use]
     pub fn recheck_at(&self) -> Option<Timestamp> {

@@ -43,7 +43,10 @@ impl<'a> Removals<'a> {
                     free -= 1;
                     pruning.insert(&request.cluster);
                     // Nothing but its end, which may not come, tells of a prune that begins now.
-                    free_at = free_at.into_iter().chain(self.ends_at(self.input.now)).min();
+                    free_at = free_at
+                        .into_iter()
+                        .chain(self.input.slot_due(self.input.now))
+                        .min();
                 }
             }
             result.prunes.insert(name.clone(), decision);
@@ -64,11 +67,8 @@ impl<'a> Removals<'a> {
         if input.membership_held {
             return hold(RemovalHold::MembershipHeld, None);
         }
-        if input.suspended {
-            return hold(RemovalHold::GroupSuspended, None);
-        }
-        if input.operator.paused.is_some() {
-            return hold(RemovalHold::Paused, None);
+        if let Some(stop) = input.stop() {
+            return hold(stop, None);
         }
         let Some((stage, windows)) = place(input, name, request) else {
             return hold(RemovalHold::ClusterNotReady, None);
@@ -91,11 +91,6 @@ impl<'a> Removals<'a> {
             (!self.is_in_flight(&request.cluster)).then_some((&*request.cluster, ends))
         })
     }
-
-    fn ends_at(&self, allowed_at: Timestamp) -> Option<Timestamp> {
-        let deadline = self.input.strategy.limits.progress_deadline;
-        self.input.clock_jumps.due(allowed_at, deadline)
-    }
 }
 
 /// Reports whether a deletion was allowed and goes on: in its slot, or since it has begun.
@@ -105,9 +100,7 @@ pub(super) fn is_in_progress(input: &PlanInput, request: &PruneRequest) -> bool 
 
 /// Returns when a deletion in progress gives its slot back at the latest; `None`: it has none.
 pub(super) fn slot_ends(input: &PlanInput, request: &PruneRequest) -> Option<Timestamp> {
-    let deadline = input.strategy.limits.progress_deadline;
-    let ends = input.clock_jumps.due(request.allowed_at?, deadline)?;
-    (ends > input.now).then_some(ends)
+    input.slot_until(request.allowed_at?)
 }
 
 /// Returns the stage and the windows of a request; `None`: its cluster is not ready, or not selected and not leaving.

@@ -55,9 +55,7 @@ impl<'a> Removals<'a> {
         self.decide_prunes(free, &mut openings, &mut result);
         let waits = |reason| {
             let mut decided = result.decisions.values().chain(result.prunes.values());
-            decided.any(
-                |decision| matches!(decision, RemovalDecision::Hold { reason: held, .. } if *held == reason),
-            )
+            decided.any(|decision| decision.is_held_by(reason))
         };
         let known_until = openings.known_until();
         (result.waits_for_slot, result.known_until) = (
@@ -120,11 +118,8 @@ impl<'a> Removals<'a> {
                 if sync.suspended {
                     return hold(RemovalHold::SyncSuspended, None);
                 }
-                if self.input.suspended {
-                    return hold(RemovalHold::GroupSuspended, None);
-                }
-                if self.input.operator.paused.is_some() {
-                    return hold(RemovalHold::Paused, None);
+                if let Some(stop) = self.input.stop() {
+                    return hold(stop, None);
                 }
                 // Nothing is taken away from a cluster whose objects stay.
                 if sync.policy == DeletionPolicy::Orphan {
@@ -184,13 +179,11 @@ impl<'a> Removals<'a> {
 
     /// Returns the clusters that are losing their Syncs because they left, and until when that takes a slot.
     pub(super) fn removing(&self) -> impl Iterator<Item = (&str, Timestamp)> {
-        let limits = &self.input.strategy.limits;
         let leaving = self.input.leaving.values();
         let unselected = leaving.filter(|sync| sync.takes_slot());
         unselected.filter_map(move |sync| {
-            let jumps = &self.input.clock_jumps;
-            let until = jumps.due(sync.removing_since?, limits.progress_deadline)?;
-            (until > self.input.now).then_some((&*sync.cluster, until))
+            let until = self.input.slot_until(sync.removing_since?)?;
+            Some((&*sync.cluster, until))
         })
     }
 

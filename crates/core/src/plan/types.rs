@@ -11,7 +11,7 @@ use crate::clock_jumps::ClockJumps;
 use crate::expand::ParameterError;
 use crate::ids::{ClusterName, EntryName, ReleaseDigest, SyncName, TargetDigest};
 
-use super::leaving::{LeavingSync, RemovalDecision};
+use super::leaving::{LeavingSync, RemovalDecision, RemovalHold};
 use super::prune_request::PruneRequest;
 use super::stages::{
     Attribution, OperatorInput, RolloutVerdict, RolloutView, StagePlan, StageWait, Strategy, Tally,
@@ -55,6 +55,27 @@ pub struct PlanInput {
     /// ([`crate::in_flight`]); `None`: it does not limit this plan.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub installation_slots: Option<usize>,
+}
+
+impl PlanInput {
+    /// Returns when work that began at a time gives its slot back at the latest.
+    pub(super) fn slot_due(&self, since: Timestamp) -> Option<Timestamp> {
+        let deadline = self.strategy.limits.progress_deadline;
+        self.clock_jumps.due(since, deadline)
+    }
+
+    /// The same; `None` also if it has given it back.
+    pub(super) fn slot_until(&self, since: Timestamp) -> Option<Timestamp> {
+        self.slot_due(since).filter(|until| *until > self.now)
+    }
+
+    /// Returns why nothing is deleted anywhere: a person stopped the group.
+    pub(super) fn stop(&self) -> Option<RemovalHold> {
+        if self.suspended {
+            return Some(RemovalHold::GroupSuspended);
+        }
+        self.operator.paused.is_some().then_some(RemovalHold::Paused)
+    }
 }
 
 /// One selected cluster.

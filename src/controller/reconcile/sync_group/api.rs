@@ -155,12 +155,7 @@ impl GroupApi for HubOf<'_> {
     }
 
     async fn allow_prunes(&mut self, syncs: &[SyncName]) {
-        let (context, group) = (self.context, &self.group.key);
-        context.caches.prune_requests.allow(group, syncs, self.now);
-        for sync in syncs {
-            let key = ObjectKey::new(&group.namespace, sync.as_str());
-            context.handlers.queues.syncs.add(key);
-        }
+        allow_prunes(self.context, &self.group.key, syncs, self.now);
     }
 
     async fn collect_garbage(&mut self, rollout: RolloutNumber, named: &BTreeSet<ReleaseDigest>) {
@@ -174,6 +169,15 @@ impl GroupApi for HubOf<'_> {
     async fn write_marks(&mut self) -> Option<Duration> {
         let all = marks::write(self.context, self.group, self.now).await;
         (!all).then_some(waits::MARK_RETRY)
+    }
+}
+
+/// Allows deletions that Syncs requested, and enqueues the Syncs.
+pub(super) fn allow_prunes(context: GroupContext<'_>, group: &ObjectKey, syncs: &[SyncName], now: Timestamp) {
+    context.caches.prune_requests.allow(group, syncs, now);
+    for sync in syncs {
+        let key = ObjectKey::new(&group.namespace, sync.as_str());
+        context.handlers.queues.syncs.add(key);
     }
 }
 

@@ -18,7 +18,7 @@ use super::super::ReconcileError;
 use super::super::cluster::reach;
 use super::super::group_state::{self, is_abandoned};
 use super::super::sync::depends_on;
-use super::{observe, recorder, remove};
+use super::{api, observe, recorder, remove};
 use crate::controller::caches::sync_index::GroupSyncs;
 use crate::controller::context::GroupContext;
 use crate::controller::interpreter::{self, RecordedGroup};
@@ -75,13 +75,8 @@ pub(super) async fn pass(
         interpreter::append(context.ledger, &identity, planned.rollout, &draft).await?;
         recorder.wrote(draft);
     }
-    let requests = &context.caches.prune_requests;
-    requests.decided(&key, &planned.plan.prunes);
-    requests.allow(&key, &planned.allowed, context.clock.now());
-    for sync in &planned.allowed {
-        let sync = ObjectKey::new(&key.namespace, sync.as_str());
-        context.handlers.queues.syncs.add(sync);
-    }
+    context.caches.prune_requests.decided(&key, &planned.plan.prunes);
+    api::allow_prunes(context, &key, &planned.allowed, context.clock.now());
     let is_complete = remove_all(context, group, syncs, &planned.removals).await?;
     heads.put(&key, recorder);
     Ok(Removed {
