@@ -10,11 +10,12 @@ cd "$(dirname "$0")/.."
 
 case "${1:-}" in
   # A change does not fail for a case that its predecessors did not meet.
-  "") export PROPTEST_RNG_SEED="${PROPTEST_RNG_SEED:-1}" BOLERO_RANDOM_SEED="${BOLERO_RANDOM_SEED:-1}" ;;
+  "") export PROPTEST_RNG_SEED="${PROPTEST_RNG_SEED:-1}" STARLING_FUZZ_SEED="${STARLING_FUZZ_SEED:-1}" ;;
   long)
     export STARLING_CRASH_ROUNDS=1000 STARLING_SEEDS=10000 STARLING_FUZZ=10000
     export PROPTEST_RNG_SEED="${PROPTEST_RNG_SEED:-$(date +%s)}"
-    echo "To repeat the random cases: PROPTEST_RNG_SEED=$PROPTEST_RNG_SEED"
+    export STARLING_FUZZ_SEED="${STARLING_FUZZ_SEED:-$(date +%s)}"
+    echo "To repeat the random cases: PROPTEST_RNG_SEED=$PROPTEST_RNG_SEED STARLING_FUZZ_SEED=$STARLING_FUZZ_SEED"
     ;;
   *) echo "usage: tests/run.sh [long]" >&2; exit 2 ;;
 esac

@@ -1,18 +1,23 @@
 //! Mutated inputs for tests of what reads foreign input: whatever it is, the end is a result.
 //!
 //! A corpus is a directory of inputs, good and bad ones. [`inputs!`] runs a function on each of them, and on mutations
-//! of them. The number of mutations is [`MUTATIONS`], or that of `STARLING_FUZZ`. With `cargo bolero test`, the same
-//! test is guided by the coverage of the code: docs/security.md has the commands.
+//! of them. The number of mutations is [`MUTATIONS`], or that of `STARLING_FUZZ`. They are the same each time, or those
+//! of `STARLING_FUZZ_SEED`. With `cargo bolero test`, the same test is guided by the coverage of the code:
+//! docs/security.md has the commands.
 
 mod json;
+mod numbers;
 
 use std::path::Path;
 
 pub use bolero;
 use bolero::{Driver, TypeGenerator, ValueGenerator};
+pub use numbers::seed;
 
 /// The number of mutations of a test unless `STARLING_FUZZ` says otherwise.
 pub const MUTATIONS: usize = 1_000;
+/// Whether `cargo bolero test` chooses the inputs.
+pub const GUIDED: bool = cfg!(fuzzing);
 /// The most bytes of a mutation.
 const MAX_BYTES: usize = 256 * 1024;
 /// The most times that a part is repeated by one mutation.
@@ -62,10 +67,13 @@ macro_rules! inputs {
         let mutations = $crate::Mutated::of(concat!(env!("CARGO_MANIFEST_DIR"), "/corpus/", $corpus));
         let run: fn(&[u8]) = $run;
         mutations.seeds().for_each(run);
-        $crate::bolero::check!()
-            .with_generator(mutations)
-            .with_iterations($crate::mutations())
-            .for_each(|input: &Vec<u8>| run(input));
+        if $crate::GUIDED {
+            $crate::bolero::check!()
+                .with_generator(mutations)
+                .for_each(|input: &Vec<u8>| run(input));
+        } else {
+            mutations.run($crate::seed(), $crate::mutations(), run);
+        }
     }};
 }
 
@@ -124,6 +132,26 @@ impl Mutated {
     /// Returns the inputs of the corpus.
     pub fn seeds(&self) -> impl Iterator<Item = &[u8]> {
         self.0.iter().map(Vec::as_slice)
+    }
+
+    /// Runs a function on `count` mutations. The same seed has the same ones, of which the first are those of a smaller
+    /// count. The engine of bolero takes all inputs but one from the operating system, whatever its seed is.
+    ///
+    /// # Panics
+    /// If the function panics. The number and the text of the mutation are printed before.
+    pub fn run(&self, seed: u64, count: usize, run: fn(&[u8])) {
+        for number in 0..count {
+            let input = self.nth(seed, number);
+            let named = Named { seed, number, input };
+            run(&named.input);
+        }
+    }
+
+    fn nth(&self, seed: u64, number: usize) -> Vec<u8> {
+        let bytes = numbers::bytes(seed, number as u64);
+        let options = bolero::generator::bolero_generator::driver::Options::default();
+        let mut driver = bolero::generator::bolero_generator::driver::bytes::Driver::new(bytes, &options);
+        self.generate(&mut driver).unwrap_or_default()
     }
 
     fn mutate(&self, input: &mut Vec<u8>, mutation: Mutation) {
@@ -193,6 +221,23 @@ impl ValueGenerator for Mutated {
     }
 }
 
+/// A mutation that a test runs on. It is printed if the test panics.
+struct Named {
+    seed: u64,
+    number: usize,
+    input: Vec<u8>,
+}
+
+impl Drop for Named {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let Self { seed, number, input } = self;
+            let text = String::from_utf8_lossy(input);
+            eprintln!("mutation {number} of STARLING_FUZZ_SEED={seed}: {text:?}");
+        }
+    }
+}
+
 fn any<T: TypeGenerator>(driver: &mut impl Driver) -> Option<T> {
     TypeGenerator::generate(driver)
 }
@@ -220,6 +265,16 @@ mod tests {
         ] {
             assert_eq!(mutated(mutation), expected, "{mutation:?}");
         }
+    }
+
+    #[test]
+    fn the_mutations_of_a_seed_are_the_same_each_time_and_differ_from_each_other() {
+        let all = Mutated(vec![b"0123456789".to_vec(), b"{\"a\":[1,2]}".to_vec()]);
+        let of = |seed| (0..200).map(|number| all.nth(seed, number)).collect::<Vec<_>>();
+        assert_eq!(of(1), of(1));
+        assert_ne!(of(1), of(2));
+        let different: std::collections::BTreeSet<_> = of(1).into_iter().collect();
+        assert!(different.len() > 150, "{}", different.len());
     }
 
     #[test]
