@@ -10,7 +10,8 @@
 //!    release then; `Queue`: each release in turn). A rollout is over when failures stop it, when an operator aborts
 //!    it, and when nothing of it proceeds by itself any more ([`Plan::is_over`](crate::plan::Plan::is_over)): the next
 //!    release may be the fix.
-//! 4. A queued release loses its turn when a newer release starts or is rolled back ([`overtaken`]).
+//! 4. A queued release loses its turn when a newer release starts or is rolled back ([`overtaken`]), and when the
+//!    Sources go back to a release that was offered before it ([`standing`]).
 
 use crate::ids::ReleaseDigest;
 use starling_api::{OnNewRevision, RollbackType};
@@ -191,6 +192,22 @@ fn back(input: &Candidates<'_>, to: &str, from: &str, cause: Cause) -> Next {
     }
 }
 
+/// Returns how many releases at the front of the queue stand. The Sources may go back to the current release or to a
+/// queued one, as when a branch is reset: what was queued after it was taken back, and must not roll out.
+#[must_use]
+pub fn standing<'q>(
+    queue: impl ExactSizeIterator<Item = &'q str>,
+    offered: &str,
+    current: Option<&str>,
+) -> usize {
+    let all = queue.len();
+    if current == Some(offered) {
+        return 0;
+    }
+    let place = { queue }.position(|waiting| waiting == offered);
+    place.map_or(all, |place| place + 1)
+}
+
 /// Returns how many releases at the front of the queue lose their turn when a rollout begins: those that were offered
 /// before its release or, in a rollback, before the replaced release. Their turn would start an older release by
 /// itself. `offered`: the release that the Sources offer; `None`: a newer one settles, so the queued releases are older
@@ -360,10 +377,28 @@ mod tests {
                 "{offered} {release} {direction:?} {held:?}"
             );
         }
-        // The branch moved back and forth: the first of two entries is the next in turn, the last is the replaced one.
+        // Queued by an earlier version, when the branch moved back and forth: the first of two entries is the next in
+        // turn, the last is the replaced one.
         let queue: Vec<String> = ["r3", "r4", "r3"].map(str::to_owned).into();
         assert_eq!(overtaken(&queue, Some("r3"), "r3", Forward, None), 1);
         assert_eq!(overtaken(&queue, Some("r3"), "r1", Back, Some("r3")), 3);
+    }
+
+    /// Guards against a commit that is taken back while it waits, and rolls out all the same.
+    #[test]
+    fn what_was_queued_after_the_offered_release_was_taken_back() {
+        for (offered, queue, left) in [
+            ("r4", &["r3", "r4"][..], 2),
+            ("r3", &["r3", "r4"], 1),
+            // The current release.
+            ("r2", &["r3", "r4"], 0),
+            // A new release.
+            ("r5", &["r3", "r4"], 2),
+            ("r5", &[], 0),
+        ] {
+            let stands = standing(queue.iter().copied(), offered, Some("r2"));
+            assert_eq!(stands, left, "{offered} {queue:?}");
+        }
     }
 
     #[test]

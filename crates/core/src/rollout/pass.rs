@@ -145,6 +145,7 @@ impl Pass<'_, '_> {
             began: None,
             queued: None,
             dropped: BTreeSet::new(),
+            withdrawn: BTreeSet::new(),
             stuck: None,
             blocked,
             again: false,

@@ -12,8 +12,8 @@ use super::choose::{Choice, Chosen};
 use super::effect::{Action, Durable};
 use super::finish;
 use super::garbage::garbage;
-use super::next::{Cause, Next};
-use super::observe::{Facts, Known, Observations, Rolling};
+use super::next::{self, Cause, Next};
+use super::observe::{Facts, Known, Observations, Offer, Rolling};
 use super::pass::Pass;
 use super::planned::{InStatus, Planned};
 use super::status::{self, Parts};
@@ -67,12 +67,32 @@ fn not_ready(blocked: &Blocked) -> ConditionUpdate {
 }
 
 /// Returns the status without the queued releases that are no longer stored.
-fn without_absent<'a>(status: &'a SyncGroupStatus, absent: &BTreeSet<String>) -> Cow<'a, SyncGroupStatus> {
+fn without_absent<'a>(
+    status: Cow<'a, SyncGroupStatus>,
+    absent: &BTreeSet<String>,
+) -> Cow<'a, SyncGroupStatus> {
     if !absent.iter().any(|release| is_in(&status.queue, release)) {
+        return status;
+    }
+    let mut status = status.into_owned();
+    status.queue.retain(|waiting| !absent.contains(&waiting.release));
+    Cow::Owned(status)
+}
+
+/// Returns the status without the queued releases that the Sources took back. Nothing is known of that while an offer
+/// settles.
+fn without_withdrawn<'a>(status: &'a SyncGroupStatus, offer: &Offer) -> Cow<'a, SyncGroupStatus> {
+    let queue = status.queue.iter().map(|waiting| waiting.release.as_str());
+    let current = status.rollout.as_ref().map(|rollout| rollout.release.as_str());
+    let standing = match &offer.snapshot {
+        Some(_) => next::standing(queue, &offer.release, current),
+        None => queue.len(),
+    };
+    if standing == status.queue.len() {
         return Cow::Borrowed(status);
     }
     let mut status = status.clone();
-    status.queue.retain(|waiting| !absent.contains(&waiting.release));
+    status.queue.truncate(standing);
     Cow::Owned(status)
 }
 
@@ -129,17 +149,25 @@ impl Pass<'_, '_> {
             Ok(request) => request,
             Err(need) => return Err(self.needs(need, in_status)),
         };
-        let status = self.known.status;
+        let status = without_withdrawn(self.known.status, &self.facts.offer);
         let planned = match &in_status {
             InStatus::Planned(planned) => Some(&**planned),
             InStatus::None | InStatus::Lost(_) => None,
         };
         let is_lost = matches!(in_status, InStatus::Lost(_));
-        let chosen = match self.choose(status, planned, is_lost, request.as_ref()) {
+        let chosen = match self.choose(&status, planned, is_lost, request.as_ref()) {
             Ok(chosen) => chosen,
             Err(need) => return Err(self.needs(need, in_status)),
         };
         let Chosen { next, stuck, absent } = chosen;
+        let queued = |status: &SyncGroupStatus| -> BTreeSet<String> {
+            status
+                .queue
+                .iter()
+                .map(|waiting| waiting.release.clone())
+                .collect()
+        };
+        let withdrawn = &queued(self.known.status) - &queued(&status);
         let status = without_absent(status, &absent);
         if let InStatus::Planned(planned) = &mut in_status {
             planned.status.queue.clone_from(&status.queue);
@@ -151,6 +179,9 @@ impl Pass<'_, '_> {
             .into_iter()
             .filter(|release| is_in(before, release) && !is_in(after, release));
         transition.dropped = dropped.collect();
+        let taken_back = before.iter().map(|waiting| &waiting.release);
+        let taken_back = taken_back.filter(|release| withdrawn.contains(*release) && !is_in(after, release));
+        transition.withdrawn = taken_back.cloned().collect();
         Ok(transition)
     }
 

@@ -46,6 +46,8 @@ pub struct Transition {
     pub queued: Option<String>,
     /// The queued releases that left the queue because they are no longer stored.
     pub dropped: BTreeSet<String>,
+    /// The queued releases that left the queue because the Sources went back to an earlier release.
+    pub withdrawn: BTreeSet<String>,
     /// Why a due rollback, or another due transition, cannot be made.
     pub stuck: Option<Blocked>,
     /// Why nothing can be planned.

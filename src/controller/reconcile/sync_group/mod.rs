@@ -169,6 +169,7 @@ async fn roll(context: GroupContext<'_>, group: &Group) -> Result<Next, Reconcil
         began: _,
         queued: _,
         dropped,
+        withdrawn,
         stuck: _,
     } = transition;
     let mut interpreter = Interpreter {
@@ -189,7 +190,7 @@ async fn roll(context: GroupContext<'_>, group: &Group) -> Result<Next, Reconcil
         let prunes = &context.caches.prune_requests;
         prunes.decided(&group.key, &decided.plan.prunes);
     }
-    report::dropped(context, group, &dropped).await;
+    report::left_queue(context, group, report::LeftQueue { dropped, withdrawn }).await;
     let CarriedOut {
         all_admitted,
         all_removed,

@@ -86,23 +86,37 @@ pub(super) async fn held(
     Ok(())
 }
 
-/// Records an event for each queued release that left the queue because it is no longer stored.
-pub(super) async fn dropped(context: GroupContext<'_>, group: &Group, releases: &BTreeSet<String>) {
+/// The queued releases that left the queue without a turn.
+pub(super) struct LeftQueue {
+    /// No longer stored.
+    pub(super) dropped: BTreeSet<String>,
+    /// Taken back by the Sources.
+    pub(super) withdrawn: BTreeSet<String>,
+}
+
+/// Records an event for each queued release that left the queue without a turn: it is no longer stored, or the Sources
+/// went back to an earlier release.
+pub(super) async fn left_queue(context: GroupContext<'_>, group: &Group, left: LeftQueue) {
     let status = group.object.status.as_ref();
-    for release in releases {
+    let note = |release: &str, why: &str| {
         let mut queue = status.iter().flat_map(|status| &status.queue);
         let waiting = queue.find(|waiting| waiting.release == *release);
         let revisions = waiting.map(|waiting| waiting.revisions.iter().map(|of| of.revision.as_str()));
         let revisions: Vec<&str> = revisions.into_iter().flatten().collect();
-        let note = format!(
-            "queued release {release} ({}) will not roll out: its ControllerRevision was deleted or changed",
-            revisions.join(", ")
-        );
+        let revisions = revisions.join(", ");
+        format!("queued release {release} ({revisions}) will not roll out: {why}")
+    };
+    for release in &left.dropped {
         tracing::warn!(group = %group.key, %release, "queued release no longer stored");
-        context
-            .events
-            .warning(&*group.object, "ReleaseDropped", note)
-            .await;
+        let note = note(release, "its ControllerRevision was deleted or changed");
+        let events = &context.events;
+        events.warning(&*group.object, "ReleaseDropped", note).await;
+    }
+    for release in &left.withdrawn {
+        tracing::info!(group = %group.key, %release, "queued release taken back");
+        let note = note(release, "the Sources offer an earlier release again");
+        let events = &context.events;
+        events.normal(&*group.object, "ReleaseWithdrawn", note).await;
     }
 }
 

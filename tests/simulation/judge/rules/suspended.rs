@@ -86,7 +86,7 @@ pub(super) fn nothing_is_written_while_suspended(world: &World<'_>) -> Vec<Viola
 /// Nothing is written to a member for an admission whose slot its Sync gave back, before it is admitted again.
 ///
 /// Evidence: Starling's writes, against the status and the annotation of the Sync. No attempt is under way when the
-/// slot is given back.
+/// slot is given back. A management cluster that is set back forgets that.
 pub(super) fn nothing_is_written_without_a_slot(world: &World<'_>) -> Vec<Violation> {
     let returned = own_writes(world).filter(|own| {
         own.timelines().into_iter().any(|timeline| {
@@ -97,12 +97,18 @@ pub(super) fn nothing_is_written_without_a_slot(world: &World<'_>) -> Vec<Violat
             }
             let target = timeline.target_at(own.write.at);
             let returned = target.and_then(|target| target.returned);
-            returned.is_some_and(|(at, _)| at < own.write.at)
+            returned.is_some_and(|(at, _)| at < own.write.at && !hub_was_set_back(world, at, own.write.at))
         })
     });
     returned
         .map(|own| own.violation(Rule::WithoutSlot, "after its slot was given back"))
         .collect()
+}
+
+fn hub_was_set_back(world: &World<'_>, from: Timestamp, to: Timestamp) -> bool {
+    let history = world.history;
+    let mut set_backs = history.set_backs.iter();
+    set_backs.any(|(at, name)| !history.members.contains_key(name) && from <= *at && *at <= to)
 }
 
 /// After a restore of the management cluster no object is written on a member, until a person releases it.

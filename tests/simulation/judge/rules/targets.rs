@@ -193,7 +193,8 @@ pub(super) fn attempt_limit(world: &World<'_>, timeout: SignedDuration) -> Signe
 ///
 /// Evidence: every change of `Source.status.revision` is an observation; a revision counts as of the last time that it
 /// was observed before the admission, so a branch that is reset is not a step back. A rollback is requested if the
-/// group's `onFailure` is `Rollback`, or its rollout is `RollingBack`. Another Source starts a new order.
+/// group's `onFailure` is `Rollback`, or its rollout is `RollingBack`. Another Source starts a new order. A Sync that
+/// gave its slot back before anything was applied is admitted as on a new cluster.
 pub(super) fn admissions_follow_the_source(world: &World<'_>) -> Vec<Violation> {
     let mut found = Vec::new();
     let mut last: BTreeMap<(&Owner, &str), (&str, usize)> = BTreeMap::new();
@@ -231,7 +232,9 @@ pub(super) fn admissions_follow_the_source(world: &World<'_>) -> Vec<Violation> 
         };
         let before = last.insert((&timeline.owner, &timeline.cluster), (source, index));
         let is_older = before.is_some_and(|(of, before)| of == source && before > index);
-        let is_new = timeline.target_before(target.index).is_none();
+        let last_target = timeline.target_before(target.index);
+        let is_new =
+            last_target.is_none_or(|last| last.returned.is_some_and(|(_, returned)| returned < target.index));
         if is_older && !is_new && !rollback_is_requested(world, timeline, target) {
             wrong(
                 Rule::Backwards,

@@ -169,6 +169,30 @@ fn a_cluster_that_gave_its_slot_back_is_admitted_again() -> History {
     script.end()
 }
 
+/// A cluster that gave its slot back before anything was written is admitted to the last known good commit, as a new
+/// cluster is.
+fn a_cluster_that_gave_its_slot_back_is_admitted_to_an_older_commit() -> History {
+    let mut script = returned();
+    script.set_reachable("a", true);
+    script.wait(5);
+    script.start("c1");
+    script.admit("a", "c1");
+    script.end()
+}
+
+/// The management cluster is set back to before the slot was given back.
+fn a_restore_forgets_that_a_slot_was_given_back() -> History {
+    let mut script = returned();
+    script.set_back("hub");
+    script.edit("Sync", &sync("a"), "etcd", |sync| {
+        sync["status"]["returnedAdmission"] = "".into();
+    });
+    script.set_reachable("a", true);
+    script.wait(60);
+    script.write("a", "c2");
+    script.end()
+}
+
 /// A cluster that was not selected still has its slot when it returns: three are in flight, and the limit is two.
 fn one_returned_beside_two() -> Script {
     let mut script = first_commit_applied();
@@ -557,6 +581,8 @@ fn t75_histories_without_fault_are_accepted() {
         (
             "its slot was given back",
             a_cluster_that_gave_its_slot_back_is_admitted_again,
+            a_cluster_that_gave_its_slot_back_is_admitted_to_an_older_commit,
+            a_restore_forgets_that_a_slot_was_given_back,
         ),
         (
             "its own slot",

@@ -141,6 +141,8 @@ fn a_queued_release_that_is_lost_has_no_turn() {
 fn a_queued_release_that_is_lost_leaves_the_queue() {
     let mut case = rolling("r1", &[("c1", healthy("r1"))]);
     case.on_new_revision = OnNewRevision::Queue;
+    // A newer revision settles.
+    case.offer.snapshot = None;
     case.status.queue = vec![named("r2"), named("r3"), named("r2")];
     case.lost.extend(["r2".into(), "r3".into()]);
     let transition = case.pass();
@@ -159,7 +161,7 @@ fn a_queued_release_that_is_lost_leaves_the_queue() {
 #[test]
 fn a_lost_release_leaves_the_queue_also_if_another_one_begins() {
     let mut case = rolling("r1", &[("c1", healthy("r1"))]);
-    case.on_new_revision = OnNewRevision::Queue;
+    (case.on_new_revision, case.offer) = (OnNewRevision::Queue, offer("r3"));
     case.status.queue = vec![named("r2"), named("r3")];
     case.lost.insert("r2".into());
     let reported = case.pass();

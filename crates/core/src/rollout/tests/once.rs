@@ -55,6 +55,38 @@ fn a_request_that_cannot_be_fulfilled_is_reported_also_while_a_release_joins_the
     );
 }
 
+/// Guards against a commit that is taken back while it waits for its turn, and rolls out all the same: the branch was
+/// reset to the current commit, or to one that is queued before it.
+#[test]
+fn a_queued_release_that_the_sources_take_back_gets_no_turn() {
+    for (offered, withdrawn, left, next) in [
+        ("r1", &["r2", "r3"][..], &[][..], None),
+        ("r2", &["r3"], &["r2"], Some("r2")),
+        ("r3", &[], &["r2", "r3"], Some("r2")),
+    ] {
+        let mut case = rolling("r1", &[("c1", working("r1"))]);
+        (case.on_new_revision, case.offer) = (OnNewRevision::Queue, offer(offered));
+        case.status.queue = vec![named("r2"), named("r3")];
+        let transition = case.pass();
+        let expected: Vec<String> = withdrawn.iter().map(|&release| release.into()).collect();
+        assert_eq!(
+            transition.withdrawn.into_iter().collect::<Vec<_>>(),
+            expected,
+            "{offered}"
+        );
+        let queue = case.status.queue.iter().map(|waiting| waiting.release.as_str());
+        assert_eq!(queue.collect::<Vec<_>>(), left, "{offered}");
+        assert_eq!(case.pass().withdrawn, [].into(), "{offered}: told once");
+        case.observed.clusters = rolling("r1", &[("c1", healthy("r1"))]).observed.clusters;
+        let _ = case.pass();
+        assert_eq!(
+            case.pass().began.map(|began| began.release),
+            next.map(Into::into),
+            "{offered}"
+        );
+    }
+}
+
 /// While the release of a group is lost, its wanted Syncs are unknown and an operator has to act: no Sync is removed
 /// (ADR 35).
 #[test]
