@@ -36,6 +36,7 @@
 //! # assert!(builtin("v1", "ConfigMap").is_some());
 //! ```
 
+mod admission;
 mod cause;
 pub mod controllers;
 pub mod crd;

@@ -1,5 +1,7 @@
 //! The options of a write.
 
+use std::collections::BTreeMap;
+
 use jiff::Timestamp;
 
 use crate::rbac::Who;
@@ -27,6 +29,8 @@ pub struct Write<'a> {
     pub uid: &'a str,
     /// The groups of the user.
     pub groups: &'a [String],
+    /// What else is known about the user.
+    pub extra: &'a BTreeMap<String, Vec<String>>,
     /// Whether the write is a dry run.
     pub dry_run: bool,
     /// How the write handles unknown fields.
@@ -38,6 +42,9 @@ pub struct Write<'a> {
     /// The subresource that the request writes to, for the journal.
     pub subresource: &'a str,
 }
+
+/// The `extra` of a user of whom nothing else is known.
+pub static NO_EXTRA: BTreeMap<String, Vec<String>> = BTreeMap::new();
 
 impl Write<'_> {
     /// Returns who writes, for authorization.

@@ -76,8 +76,8 @@ impl Drop for Restore {
     }
 }
 
-/// Runs an evaluation on a budget. Returns the limit that the evaluation reached, if there is one.
-pub(crate) fn within<T>(budget: Budget, evaluation: impl FnOnce() -> T) -> (T, Option<Limit>) {
+/// Runs an evaluation on a budget. Returns the limit that the evaluation reached, if there is one, and what it has cost.
+pub(crate) fn within<T>(budget: Budget, evaluation: impl FnOnce() -> T) -> (T, Option<Limit>, u64) {
     let meter = Meter {
         budget,
         left: budget.cost,
@@ -87,8 +87,10 @@ pub(crate) fn within<T>(budget: Budget, evaluation: impl FnOnce() -> T) -> (T, O
     };
     let _restore = Restore(METER.replace(Some(meter)));
     let result = evaluation();
-    let exceeded = METER.with_borrow(|meter| meter.as_ref().and_then(|meter| meter.exceeded));
-    (result, exceeded)
+    METER.with_borrow(|meter| match meter {
+        Some(meter) => (result, meter.exceeded, budget.cost - meter.left),
+        None => (result, None, 0),
+    })
 }
 
 /// Charges units to the current evaluation. Without one there is no budget.

@@ -14,6 +14,9 @@ const REGEX_BYTE: u64 = 50;
 /// A counted repetition multiplies what is compiled.
 const REGEX_REPETITION: u64 = 100;
 
+/// The cost of asking an authorizer; Kubernetes: `check` in `CallCost`.
+const AUTHORIZATION: u64 = 350_000;
+
 /// The cost of a call, and the maximum size of its result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Cost {
@@ -55,10 +58,13 @@ pub(crate) fn of_call(name: &str, arguments: &[Value]) -> Cost {
         "base64.encode" | "base64.decode" | "strings.quote" | "jsonpatch.escapeKey" => {
             Cost::both(sum.saturating_mul(2))
         }
+        "check" => Cost::work(AUTHORIZATION),
         name if visits_once(name) => Cost::work(sum),
         "charAt" | "lowerAscii" | "upperAscii" | "trim" | "substring" | "reverse" | "slice" | "flatten"
         | "sum" | "min" | "max" | "first" | "last" | "uint" | "bytes" | "semver" | "isSemver" | "url"
-        | "isURL" | "ip" | "isIP" | "cidr" | "isCIDR" => Cost::work(sum),
+        | "isURL" | "ip" | "isIP" | "cidr" | "isCIDR" | "@variable" | "path" | "group" | "serviceAccount"
+        | "resource" | "subresource" | "namespace" | "name" | "fieldSelector" | "labelSelector" | "allowed"
+        | "reason" | "errored" | "error" => Cost::work(sum),
         _ => Cost::work(sum.saturating_mul(sum)),
     }
 }

@@ -93,11 +93,18 @@ impl Metered {
     /// [`RunError::Limit`] whenever a limit was reached, even if the program ignores the error: `true || EXPENSIVE` is
     /// true for CEL, but only if the cost of the expression is within the budget.
     pub fn run(&self, context: &Context<'_>, budget: Budget) -> Result<Value, RunError> {
-        let (result, exceeded) = budget::within(budget, || Value::resolve(&self.0, context));
-        match exceeded {
+        self.measure(context, budget).0
+    }
+
+    /// Evaluates the program as [`Self::run`] does; returns what it has cost as well, in units. A program that is too
+    /// small for a meter costs nothing.
+    pub fn measure(&self, context: &Context<'_>, budget: Budget) -> (Result<Value, RunError>, u64) {
+        let (result, exceeded, cost) = budget::within(budget, || Value::resolve(&self.0, context));
+        let result = match exceeded {
             Some(limit) => Err(RunError::Limit(limit)),
             None => result.map_err(RunError::Execution),
-        }
+        };
+        (result, cost)
     }
 }
 

@@ -12,7 +12,7 @@ use crate::status::Status;
 use crate::store::Stored;
 use crate::target::Target;
 use crate::verbs;
-use crate::write::{Validation, Write};
+use crate::write::{NO_EXTRA, Validation, Write};
 
 /// Returns the options of a controller's write.
 pub(super) fn write_by(manager: &'static str, subresource: &'static str, now: Timestamp) -> Write<'static> {
@@ -21,6 +21,7 @@ pub(super) fn write_by(manager: &'static str, subresource: &'static str, now: Ti
         user: "system:kube-controller-manager",
         uid: "",
         groups: own_groups(),
+        extra: &NO_EXTRA,
         dry_run: false,
         validation: Validation::Ignore,
         force: false,

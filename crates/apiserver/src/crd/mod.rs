@@ -49,7 +49,7 @@ mod lists;
 mod names;
 mod pattern;
 mod prune;
-mod rules;
+pub(crate) mod rules;
 mod scale;
 mod schema;
 mod time;

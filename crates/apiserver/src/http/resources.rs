@@ -315,6 +315,7 @@ async fn write(
         user: &call.user.name,
         uid: &call.user.uid,
         groups: &call.user.groups,
+        extra: &call.user.extra,
         dry_run,
         validation,
         force: call.params.flag("force"),
@@ -406,6 +407,7 @@ fn delete(call: &Call, target: &Target, content_type: &str, bytes: &[u8]) -> Res
         user: &call.user.name,
         uid: &call.user.uid,
         groups: &call.user.groups,
+        extra: &call.user.extra,
         dry_run: options.dry_run,
         validation: verbs::Validation::Ignore,
         force: false,
@@ -414,9 +416,11 @@ fn delete(call: &Call, target: &Target, content_type: &str, bytes: &[u8]) -> Res
     };
     if call.verb == "deletecollection" {
         let list = call.params.list()?;
-        let listing = verbs::delete_collection(&mut call.cluster.state(), target, &list, &options, &write)?;
+        let (listing, warnings) =
+            verbs::delete_collection(&mut call.cluster.state(), target, &list, &options, &write)?;
         call.cluster.schedule();
         let mut response = json(200, encode_list(call, target, &listing)?);
+        add_warnings(&mut response, &warnings);
         add_warnings(&mut response, &verbs::delete_warnings(target, &options));
         return Ok(response);
     }

@@ -53,7 +53,7 @@ pub(crate) fn to_stored_version(resource: &Resource, version: &Version, object: 
 }
 
 /// Converts an object to another version of its kind.
-pub(super) fn to_version(object: &Value, api_version: &str) -> Value {
+pub(crate) fn to_version(object: &Value, api_version: &str) -> Value {
     let mut object = object.clone();
     let from = object["apiVersion"].as_str().unwrap_or_default().to_owned();
     if from == api_version {

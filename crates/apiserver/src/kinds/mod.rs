@@ -24,7 +24,7 @@ pub mod validate;
 mod withheld;
 
 pub(crate) use check::{check_create, check_update};
-pub(crate) use convert::{is_converted, read_as, read_stored_version, shown, to_stored_version};
+pub(crate) use convert::{is_converted, read_as, read_stored_version, shown, to_stored_version, to_version};
 pub(crate) use custom_version::precedence;
 pub use custom_version::{CustomVersion, Served};
 pub use registry::Registry;

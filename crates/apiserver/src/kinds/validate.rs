@@ -113,6 +113,9 @@ fn common(resource: &Resource, object: &Value, causes: &mut Vec<Cause>) {
             }
         }
         ("certificates.k8s.io", "CertificateSigningRequest") => certificates::check(object, causes),
+        ("admissionregistration.k8s.io", "ValidatingAdmissionPolicy") => {
+            causes.extend(crate::admission::check_policy(object));
+        }
         ("rbac.authorization.k8s.io", "Role" | "ClusterRole") => {
             for (place, rule) in object["rules"].as_array().into_iter().flatten().enumerate() {
                 policy_rule(rule, resource.namespaced, &format!("rules[{place}]"), causes);

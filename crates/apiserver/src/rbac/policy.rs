@@ -65,7 +65,7 @@ pub struct Grant<'a> {
 }
 
 /// The roles and bindings of a cluster, in the form that decisions need.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Policy {
     cluster_roles: BTreeMap<Box<str>, Vec<Rule>>,
     /// By namespace and name.
@@ -75,7 +75,7 @@ pub struct Policy {
     bindings: BTreeMap<Box<str>, BTreeMap<Box<str>, Binding>>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Binding {
     /// Empty for a `ClusterRoleBinding`.
     namespace: String,
@@ -85,7 +85,7 @@ struct Binding {
     subjects: Vec<Subject>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Subject {
     kind: String,
     namespace: String,

@@ -11,6 +11,7 @@ use crate::object::head;
 use crate::rbac::{self, AuthorizationMode, Bootstrap, Reconciled, own_groups, reconciled};
 use crate::status::Status;
 use crate::verbs::{self, DeleteOptions, Target, Validation, Write};
+use crate::write::NO_EXTRA;
 
 /// The namespaces that every cluster has.
 const NAMESPACES: [&str; 4] = ["kube-system", "kube-public", "default", "kube-node-lease"];
@@ -137,6 +138,7 @@ fn own_write(now: Timestamp) -> Write<'static> {
         user: "system:apiserver",
         uid: "",
         groups: own_groups(),
+        extra: &NO_EXTRA,
         dry_run: false,
         validation: Validation::Strict,
         force: false,

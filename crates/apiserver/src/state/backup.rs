@@ -12,7 +12,7 @@ use crate::kinds::Registry;
 use crate::persist::Counters;
 use crate::rbac::own_groups;
 use crate::store::{Range, Stored, TableName};
-use crate::write::{Validation, Write};
+use crate::write::{NO_EXTRA, Validation, Write};
 
 /// The field manager and user of the journal entries that a restore adds.
 pub const RESTORED_BY: &str = "etcd";
@@ -78,6 +78,7 @@ impl State {
             user: RESTORED_BY,
             uid: "",
             groups: own_groups(),
+            extra: &NO_EXTRA,
             dry_run: false,
             validation: Validation::Ignore,
             force: false,

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use crate::admission::Admission;
 use crate::journal::{Entry, Journal, Verb};
 use crate::kinds::tables::DEFINITIONS;
 use crate::kinds::{Addresses, Registry, Resource, Version, custom};
@@ -37,7 +38,9 @@ pub struct State {
     /// The allocator of cluster IPs and node ports.
     pub addresses: Addresses,
     /// The roles and bindings; `None` if every user may do everything.
-    policy: Option<Policy>,
+    policy: Option<Arc<Policy>>,
+    /// The admission policies and their bindings.
+    admission: Admission,
     /// The queue of writes to the disk; `None` if the server has no data directory.
     pub(crate) outbox: Option<Outbox>,
 }
@@ -53,18 +56,29 @@ impl State {
             queue: Queue::default(),
             addresses: Addresses::default(),
             policy: None,
+            admission: Admission::default(),
             outbox: None,
         }
     }
 
     /// Lets roles and bindings decide who may do what, from now on.
     pub fn enforce_rbac(&mut self) {
-        self.policy = Some(Policy::of(&self.store));
+        self.policy = Some(Arc::new(Policy::of(&self.store)));
     }
 
     /// Returns the roles and bindings; `None` if every user may do everything.
     pub fn policy(&self) -> Option<&Policy> {
-        self.policy.as_ref()
+        self.policy.as_deref()
+    }
+
+    /// Returns the roles and bindings as they are now, to be kept.
+    pub(crate) fn shared_policy(&self) -> Option<Arc<Policy>> {
+        self.policy.clone()
+    }
+
+    /// Returns the admission policies and their bindings.
+    pub(crate) fn admission(&self) -> &Admission {
+        &self.admission
     }
 
     /// Decides whether a user may do something.
@@ -105,6 +119,7 @@ impl State {
             let table = resource.map_or_else(|| TableName::from(table), |found| Arc::clone(&found.table));
             state.store.restore(&table, stored);
         }
+        state.admission = Admission::of(&state.store);
         state.queue_all();
         state
     }
@@ -165,8 +180,9 @@ impl State {
         self.record(resource, &stored, write, verb);
         self.serve(resource, &stored);
         if let Some(policy) = &mut self.policy {
-            policy.put(&resource.table, &stored);
+            Arc::make_mut(policy).put(&resource.table, &stored);
         }
+        self.admission.put(&resource.table, &stored);
         self.queue
             .on_write(resource, &stored, previous.as_deref(), &self.store);
         stored
@@ -194,8 +210,9 @@ impl State {
         self.record(resource, &stored, write, Verb::Delete);
         self.stop_serving(resource, &stored);
         if let Some(policy) = &mut self.policy {
-            policy.remove(&resource.table, &stored);
+            Arc::make_mut(policy).remove(&resource.table, &stored);
         }
+        self.admission.remove(&resource.table, &stored);
         self.queue.on_remove(resource, &stored, &self.store);
         Some(stored)
     }

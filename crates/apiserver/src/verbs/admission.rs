@@ -1,12 +1,16 @@
-//! The admission of writes by the namespace lifecycle: requests in namespaces that do not exist or are being deleted,
-//! and deletions of protected namespaces.
+//! The admission of writes: by the namespace lifecycle (requests in namespaces that do not exist or are being deleted,
+//! deletions of protected namespaces), by the priorities of Pods, and by admission policies.
 
 use serde_json::Value;
 
+use crate::admission::{self, Operation, Request};
 use crate::kinds::tables::NAMESPACES;
+use crate::managed::ManagedFields;
+use crate::object::metadata;
 use crate::state::State;
 use crate::status::{Cause, Status};
 use crate::target::Target;
+use crate::write::Write;
 
 /// Namespaces that cannot be deleted.
 const IMMORTAL: [&str; 3] = ["default", "kube-system", "kube-public"];
@@ -100,4 +104,70 @@ pub(super) fn delete(target: &Target) -> Result<(), Status> {
         ));
     }
     Ok(())
+}
+
+/// Lets the admission policies decide about a new object. Returns their warnings.
+pub(super) fn policies_of_new(
+    state: &State,
+    target: &Target,
+    object: &Value,
+    managed: &ManagedFields,
+    write: &Write<'_>,
+) -> Result<Vec<String>, Status> {
+    if state.admission().is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut object = object.clone();
+    metadata::set_managed(&mut object, managed);
+    let request = Request {
+        target,
+        name: metadata::text(&object, "name"),
+        operation: Operation::Create,
+        object: Some(&object),
+        old: None,
+        options: &Value::Null,
+        write,
+    };
+    admission::admit(state, &request)
+}
+
+/// Lets the admission policies decide about the change of an object. Returns their warnings.
+pub(super) fn policies_of_change(
+    state: &State,
+    target: &Target,
+    object: &Value,
+    old: &Value,
+    write: &Write<'_>,
+) -> Result<Vec<String>, Status> {
+    let request = Request {
+        target,
+        name: &target.name,
+        operation: Operation::Update,
+        object: Some(object),
+        old: Some(old),
+        options: &Value::Null,
+        write,
+    };
+    admission::admit(state, &request)
+}
+
+/// Lets the admission policies decide about the deletion of an object. Returns their warnings.
+pub(super) fn policies_of_deletion(
+    state: &State,
+    target: &Target,
+    name: &str,
+    old: &Value,
+    options: &Value,
+    write: &Write<'_>,
+) -> Result<Vec<String>, Status> {
+    let request = Request {
+        target,
+        name,
+        operation: Operation::Delete,
+        object: None,
+        old: Some(old),
+        options,
+        write,
+    };
+    admission::admit(state, &request)
 }

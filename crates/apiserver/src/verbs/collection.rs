@@ -1,13 +1,13 @@
 //! The verb `deletecollection`.
 
-use super::delete::{DeleteOptions, delete};
+use super::delete::{DeleteOptions, delete_one_of_many};
 use super::read::{ListOptions, Listing, list};
 use crate::state::State;
 use crate::status::Status;
 use crate::target::Target;
 use crate::write::Write;
 
-/// Deletes the objects that a list returns, and returns the list.
+/// Deletes the objects that a list returns. Returns the list, and the warnings of admission policies.
 ///
 /// # Errors
 /// The `Status` that the API server returns.
@@ -17,21 +17,21 @@ pub fn delete_collection(
     options: &ListOptions,
     deletion: &DeleteOptions,
     write: &Write<'_>,
-) -> Result<Listing, Status> {
+) -> Result<(Listing, Vec<String>), Status> {
     let listing = list(state, target, options, None)?;
+    let mut warnings = Vec::new();
     for stored in &listing.items {
         let one = Target {
             namespace: stored.head.namespace.to_string(),
             name: stored.head.name.to_string(),
             ..target.clone()
         };
-        match delete(state, &one, deletion, write) {
+        match delete_one_of_many(state, &one, deletion, write) {
             // Another request deleted the object first.
             Err(status) if status.code == 404 => {}
-            outcome => {
-                outcome?;
-            }
+            Err(status) => return Err(status.warning(warnings)),
+            Ok(outcome) => warnings.extend(outcome.warnings),
         }
     }
-    Ok(listing)
+    Ok((listing, warnings))
 }

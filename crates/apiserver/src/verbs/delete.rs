@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::admission;
 use super::outcome::Outcome;
 use super::update::Existing;
+use crate::admission as policies;
 use crate::journal::Verb;
 use crate::kinds::tables::{DEFINITIONS, NAMESPACES};
 use crate::object::finalizers::{CLEANUP, FOREGROUND, ORPHAN};
@@ -112,6 +113,29 @@ impl DeleteOptions {
             dry_run,
         })
     }
+
+    /// Returns the options as admission policies see them.
+    fn to_value(&self) -> Value {
+        let propagation = self.propagation.map(|propagation| match propagation {
+            Propagation::Orphan => "Orphan",
+            Propagation::Background => "Background",
+            Propagation::Foreground => "Foreground",
+        });
+        let Preconditions {
+            uid,
+            resource_version,
+        } = &self.preconditions;
+        let preconditions = policies::options([
+            ("uid", uid.clone().map(Value::from)),
+            ("resourceVersion", resource_version.clone().map(Value::from)),
+        ]);
+        let has_conditions = uid.is_some() || resource_version.is_some();
+        policies::options([
+            ("propagationPolicy", propagation.map(Value::from)),
+            ("gracePeriodSeconds", self.grace_seconds.map(Value::from)),
+            ("preconditions", has_conditions.then_some(preconditions)),
+        ])
+    }
 }
 
 /// Deletes an object, or starts its deletion if it has to wait.
@@ -124,6 +148,49 @@ pub fn delete(
     options: &DeleteOptions,
     write: &Write<'_>,
 ) -> Result<Outcome, Status> {
+    delete_as(state, target, options, write, &target.name)
+}
+
+/// Deletes an object of a collection: as in Kubernetes, admission policies do not learn its name.
+pub(super) fn delete_one_of_many(
+    state: &mut State,
+    target: &Target,
+    options: &DeleteOptions,
+    write: &Write<'_>,
+) -> Result<Outcome, Status> {
+    delete_as(state, target, options, write, "")
+}
+
+fn delete_as(
+    state: &mut State,
+    target: &Target,
+    options: &DeleteOptions,
+    write: &Write<'_>,
+    name: &str,
+) -> Result<Outcome, Status> {
+    let old = find(state, target, options)?;
+    let warnings = if state.admission().is_empty() {
+        Vec::new()
+    } else {
+        let old = target.read(&old);
+        admission::policies_of_deletion(state, target, name, &old, &options.to_value(), write)?
+    };
+    Ok(remove(state, target, options, write, old).warning(warnings))
+}
+
+/// Deletes a Pod that is evicted. Admission policies have decided about the eviction.
+pub(crate) fn delete_evicted(
+    state: &mut State,
+    target: &Target,
+    options: &DeleteOptions,
+    write: &Write<'_>,
+) -> Result<Outcome, Status> {
+    let stored = find(state, target, options)?;
+    Ok(remove(state, target, options, write, stored))
+}
+
+/// Returns the object, if it may be deleted and meets the preconditions.
+fn find(state: &State, target: &Target, options: &DeleteOptions) -> Result<Arc<Stored>, Status> {
     admission::delete(target)?;
     let stored = state
         .store
@@ -131,10 +198,20 @@ pub fn delete(
         .cloned()
         .ok_or_else(|| target.not_found())?;
     check_preconditions(target, &stored, &options.preconditions)?;
+    Ok(stored)
+}
+
+fn remove(
+    state: &mut State,
+    target: &Target,
+    options: &DeleteOptions,
+    write: &Write<'_>,
+    stored: Arc<Stored>,
+) -> Outcome {
     let existing = Existing::of(target, &stored);
     let mut object = existing.with_managed_fields();
     let waits = mark_deleted(target, &stored, &mut object, options, write.now);
-    let outcome = if waits {
+    if waits {
         begin_deletion(state, target, &stored, object, write)
     } else if write.dry_run {
         deletion_answer(target, &stored)
@@ -145,8 +222,7 @@ pub fn delete(
             .remove(&target.resource, &target.version, &target.key(), marked, write)
             .unwrap_or(stored);
         deletion_answer(target, &last)
-    };
-    Ok(outcome)
+    }
 }
 
 /// Returns the warnings of a deletion, which do not depend on its result.

@@ -22,6 +22,7 @@ pub use collection::delete_collection;
 pub use create::create;
 pub(crate) use create::{check_names, update_managed_fields};
 pub(crate) use decode::{check_kind, decode};
+pub(crate) use delete::delete_evicted;
 pub use delete::{DeleteOptions, Preconditions, Propagation, delete, delete_warnings};
 pub use outcome::{Body, Outcome};
 pub use patch::PatchBody;

@@ -123,8 +123,8 @@ fn apply(
         .map_err(apply_error_status)?;
     let mut managed = applied.managed;
     let Some(object) = applied.object else {
-        // The object is unchanged, but the applier may now own fields of it.
-        if !settle_times(&existing.managed, &mut managed, false) {
+        // The object is unchanged, but the applier may now own fields of it. Policies decide about both.
+        if !settle_times(&existing.managed, &mut managed, false) && state.admission().is_empty() {
             return Ok(Outcome::stored(200, Arc::clone(&existing.stored)));
         }
         let object = existing.object.clone();

@@ -2,11 +2,12 @@
 
 use serde_json::{Map, Value, json};
 
+use super::admission;
 use super::create::check_names;
 use super::decode::check_kind;
 use super::outcome::{Outcome, with_warnings};
 use super::patch::{PatchBody, apply_error_status, patched};
-use super::update::{Existing, check_named, finish, uid_conflict};
+use super::update::{Existing, Replacement, check_named, finish_as, uid_conflict};
 use crate::journal::Verb;
 use crate::kinds::codec::{CodecError, go_type};
 use crate::kinds::{Form, Scale, Version};
@@ -272,9 +273,17 @@ fn write_scale(
         subresource: String::new(),
         ..target.clone()
     };
-    let outcome = finish(state, &main, existing, object, managed, write, verb)?;
+    let replacement = Replacement { object, managed };
+    let outcome = finish_as(state, &main, existing, replacement, write, verb, |state, new, _| {
+        if state.admission().is_empty() {
+            return Ok(Vec::new());
+        }
+        let new = show(&target.version, new)?;
+        let old = show(&target.version, &existing.object).unwrap_or_else(|_| empty_scale(&existing.object));
+        admission::policies_of_change(state, target, &new, &old, write)
+    })?;
     let object = outcome.object(&main);
-    Ok(Outcome::value(200, show(&target.version, &object)?))
+    Ok(Outcome::value(200, show(&target.version, &object)?).warning(outcome.warnings))
 }
 
 /// Returns the `Scale` of an object that has no replicas yet.

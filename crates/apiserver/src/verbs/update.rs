@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use super::admission;
 use super::create::{self, check_names};
 use super::decode::{Decoded, decode};
 use super::escalation;
@@ -235,11 +236,44 @@ pub(super) fn finish(
     state: &mut State,
     target: &Target,
     existing: &Existing,
-    mut object: Value,
-    mut managed: ManagedFields,
+    object: Value,
+    managed: ManagedFields,
     write: &Write<'_>,
     verb: Verb,
 ) -> Result<Outcome, Status> {
+    let replacement = Replacement { object, managed };
+    finish_as(state, target, existing, replacement, write, verb, |state, new, managed| {
+        if state.admission().is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut new = new.clone();
+        metadata::set_managed(&mut new, managed);
+        admission::policies_of_change(state, target, &new, &existing.with_managed_fields(), write)
+    })
+}
+
+/// An object that replaces another one.
+pub(super) struct Replacement {
+    /// The object without `managedFields`.
+    pub(super) object: Value,
+    pub(super) managed: ManagedFields,
+}
+
+/// Does the same, with admission policies that see the change in another form: `admit` gets the object as it would be
+/// stored, and returns their warnings.
+pub(super) fn finish_as(
+    state: &mut State,
+    target: &Target,
+    existing: &Existing,
+    replacement: Replacement,
+    write: &Write<'_>,
+    verb: Verb,
+    admit: impl FnOnce(&State, &Value, &ManagedFields) -> Result<Vec<String>, Status>,
+) -> Result<Outcome, Status> {
+    let Replacement {
+        mut object,
+        mut managed,
+    } = replacement;
     let resource = &target.resource;
     prepare(target, existing, &mut object);
     if !write.dry_run {
@@ -283,11 +317,12 @@ pub(super) fn finish(
         &existing.object,
     );
     causes.extend(verdict.causes);
-    let warnings = verdict.warnings;
+    let mut warnings = verdict.warnings;
     if !causes.is_empty() {
         return Err(target.invalid(&target.name, causes));
     }
     kinds::custom::check_definition(resource, &object, Some(&existing.object))?;
+    warnings.extend(admit(state, &object, &managed)?);
     let changed = object != existing.object;
     if !settle_times(&existing.managed, &mut managed, changed) {
         return Ok(Outcome::stored(200, Arc::clone(&existing.stored)).warning(warnings));

@@ -49,6 +49,7 @@ impl Cluster {
             user: "test",
             uid: "",
             groups: &[],
+            extra: &starling_apiserver::write::NO_EXTRA,
             dry_run: false,
             validation: Validation::Strict,
             force: false,

@@ -72,6 +72,7 @@ fn apply(cluster: &ClusterHandle, group: &str, plural: &str, name: &str, config:
         user: "test",
         uid: "",
         groups: &[],
+        extra: &starling_apiserver::write::NO_EXTRA,
         dry_run: false,
         validation: Validation::Strict,
         force: true,

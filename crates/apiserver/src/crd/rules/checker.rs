@@ -23,27 +23,33 @@ pub(super) fn compile(
     optional_old: bool,
     wanted: &Type,
 ) -> Result<IdedExpr, CompileError> {
-    let expression = Parser::new()
+    let this = ty.cloned().unwrap_or(Type::Unknown);
+    let old = if optional_old { Type::Unknown } else { this.clone() };
+    let scope = vec![("self".to_owned(), this), ("oldSelf".to_owned(), old)];
+    let (expression, found) = compile_in(source, scope)?;
+    if found != Type::Unknown && found != *wanted {
+        return Err(CompileError::Result);
+    }
+    Ok(expression)
+}
+
+/// Parses an expression and checks its types; `scope` has the variables. Returns the type of the result as well.
+pub(crate) fn compile_in(source: &str, scope: Vec<(String, Type)>) -> Result<(IdedExpr, Type), Issues> {
+    let mut expression = Parser::new()
         .enable_optional_syntax(true)
         .parse(source)
         .map_err(Issues::Syntax)?;
-    let this = ty.cloned().unwrap_or(Type::Unknown);
-    let old = if optional_old { Type::Unknown } else { this.clone() };
     let mut checker = Checker {
         source,
-        scopes: vec![("self".to_owned(), this), ("oldSelf".to_owned(), old)],
+        scopes: scope,
         issues: Vec::new(),
     };
     let found = checker.type_of(&expression);
     if !checker.issues.is_empty() {
-        return Err(Issues::Types(checker.issues).into());
+        return Err(Issues::Types(checker.issues));
     }
-    if found != Type::Unknown && found != *wanted {
-        return Err(CompileError::Result);
-    }
-    let mut expression = expression;
     select_by_index(&mut expression);
-    Ok(expression)
+    Ok((expression, found))
 }
 
 /// Rewrites `a.?b` as `a[?'b']`, which is equivalent: the runtime fails on the former if `b` is missing.

@@ -52,7 +52,7 @@ const PARTS: [(&str, Part); 10] = [
 ];
 
 /// Registers the functions and the names of types, replacing existing ones.
-pub(super) fn register(context: &mut Context<'_>) {
+pub(crate) fn register(context: &mut Context<'_>) {
     context.add_function("matches", matches);
     context.add_function("size", size);
     context.add_function("string", text_of);

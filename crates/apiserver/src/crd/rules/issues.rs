@@ -7,7 +7,7 @@ use super::types::Type;
 
 /// Why an expression cannot be compiled.
 #[derive(Debug, Error)]
-pub(super) enum CompileError {
+pub(crate) enum CompileError {
     #[error(transparent)]
     Issues(#[from] Issues),
     /// The result has the wrong type.
@@ -17,7 +17,7 @@ pub(super) enum CompileError {
 
 /// What is wrong within an expression.
 #[derive(Debug, Error)]
-pub(in crate::crd) enum Issues {
+pub(crate) enum Issues {
     #[error("{}", shown(.0))]
     Syntax(ParseErrors),
     #[error("{}", lines(.0))]
@@ -37,7 +37,7 @@ fn lines(issues: &[Issue]) -> String {
 /// A type error at a position of an expression.
 #[derive(Debug, Error)]
 #[error("ERROR: <input>:{line}:{column}: {error}\n | {text}\n | {}^", ".".repeat(column - 1))]
-pub(in crate::crd) struct Issue {
+pub(crate) struct Issue {
     pub(super) error: TypeError,
     /// The line, counted from 1.
     pub(super) line: usize,
@@ -49,7 +49,7 @@ pub(in crate::crd) struct Issue {
 
 /// A type error.
 #[derive(Debug, Error)]
-pub(in crate::crd) enum TypeError {
+pub(crate) enum TypeError {
     #[error("undeclared reference to '{name}' (in container '')")]
     Undeclared { name: String },
     #[error("undefined field '{field}'")]

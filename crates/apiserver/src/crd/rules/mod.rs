@@ -27,11 +27,16 @@ use super::correlate::{Correlation, same_key};
 use super::lists::{child, key};
 use super::schema::{Rule, Schema};
 use crate::cause::Cause;
-use issues::{CompileError, Issues};
+pub(crate) use checker::compile_in;
+pub(crate) use functions::register as register_functions;
+use issues::CompileError;
+pub(crate) use issues::Issues;
 pub(super) use path::{FieldPathError, field_path};
+pub(crate) use runtime::describe;
+pub(crate) use types::Type;
 
 /// The maximum length of the result of a `messageExpression`, in bytes.
-const MAX_MESSAGE_LENGTH: usize = 5 * 1024;
+pub(crate) const MAX_MESSAGE_LENGTH: usize = 5 * 1024;
 
 /// The rules of a schema node and of its children.
 #[derive(Debug, Default)]

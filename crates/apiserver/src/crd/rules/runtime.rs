@@ -41,7 +41,7 @@ pub(super) fn run(
 }
 
 /// Returns the text of an error, as in cel-go.
-pub(super) fn describe(error: &ExecutionError) -> String {
+pub(crate) fn describe(error: &ExecutionError) -> String {
     match error {
         ExecutionError::NoSuchKey(key) => format!("no such key: {key}"),
         ExecutionError::IndexOutOfBounds(Value::Int(index)) => format!("index out of bounds: {index}"),

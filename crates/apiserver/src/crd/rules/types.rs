@@ -9,7 +9,7 @@ use crate::crd::schema::Schema;
 
 /// The type of an expression.
 #[derive(Debug, Clone, PartialEq)]
-pub(in crate::crd) enum Type {
+pub(crate) enum Type {
     /// A type that this checker does not know; every operation is allowed.
     Unknown,
     /// CEL's `dyn`.

@@ -3,10 +3,11 @@
 use serde_json::{Value, json};
 
 use super::Facts;
+use crate::admission::{Operation, Request, admit};
 use crate::kinds::codec;
 use crate::object::{head, metadata};
 use crate::status::Status;
-use crate::verbs::{DeleteOptions, Outcome, Target, Write, delete};
+use crate::verbs::{DeleteOptions, Outcome, Target, Write, delete_evicted};
 
 /// Reads an `Eviction`. A body that is none must not delete a Pod.
 fn eviction(target: &Target, object: &Value) -> Result<Value, Status> {
@@ -71,14 +72,26 @@ pub(super) fn evict(
     if state.store.get(&target.resource.table, &key).is_none() {
         return Err(target.not_found());
     }
-    target.subresource = String::new();
     let write = Write {
         dry_run: options.dry_run,
         ..*write
     };
-    delete(&mut state, target, &options, &write)?;
-    Ok(Outcome::value(
+    let request = Request {
+        target,
+        name: &target.name,
+        operation: Operation::Create,
+        object: Some(&eviction),
+        old: None,
+        options: &Value::Null,
+        write: &write,
+    };
+    let warnings = admit(&state, &request)?;
+    target.subresource = String::new();
+    delete_evicted(&mut state, target, &options, &write)?;
+    let mut outcome = Outcome::value(
         201,
         json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}),
-    ))
+    );
+    outcome.warnings = warnings;
+    Ok(outcome)
 }

@@ -1,0 +1,214 @@
+//! Which requests a policy or a binding is for.
+//!
+//! The rules are those of Kubernetes: `admission/plugin/policy/matching`, with the predicates of webhooks for rules,
+//! namespaces and objects. Absent selectors match everything: the API server sets them so before it stores a policy.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::request::{Operation, Request, Resource};
+use crate::kinds::tables::NAMESPACES;
+use crate::state::State;
+
+/// Which requests a policy or a binding is for.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct MatchResources {
+    pub(super) namespace_selector: Selector,
+    pub(super) object_selector: Selector,
+    pub(super) resource_rules: Vec<Rule>,
+    pub(super) exclude_resource_rules: Vec<Rule>,
+    pub(super) match_policy: MatchPolicy,
+}
+
+/// Whether requests for another version of a resource match.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+pub(super) enum MatchPolicy {
+    /// Only the versions that the rules name match.
+    Exact,
+    /// A request for another version of the same resource matches.
+    #[default]
+    #[serde(other)]
+    Equivalent,
+}
+
+/// Operations on resources.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct Rule {
+    api_groups: Vec<String>,
+    api_versions: Vec<String>,
+    operations: Vec<String>,
+    /// Plural names, with a subresource after a slash.
+    resources: Vec<String>,
+    /// `*`, `Namespaced` or `Cluster`; empty for `*`.
+    scope: String,
+    /// Names of objects; empty for all.
+    resource_names: Vec<String>,
+}
+
+/// A label selector; an empty one matches everything.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct Selector {
+    match_labels: BTreeMap<String, String>,
+    match_expressions: Vec<Requirement>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+struct Requirement {
+    key: String,
+    operator: String,
+    values: Vec<String>,
+}
+
+/// Why it cannot be decided whether a policy is for a request.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum MatchError {
+    #[error("{0:?} is not a valid label selector operator")]
+    Operator(String),
+}
+
+impl Selector {
+    fn is_empty(&self) -> bool {
+        self.match_labels.is_empty() && self.match_expressions.is_empty()
+    }
+
+    /// Returns whether an object has the labels; `None` is an object without labels.
+    pub(super) fn matches(&self, labels: Option<&Value>) -> Result<bool, MatchError> {
+        let label = |name: &str| labels.and_then(|labels| labels.get(name)).and_then(Value::as_str);
+        if !{ self.match_labels.iter() }.all(|(name, value)| label(name) == Some(value)) {
+            return Ok(false);
+        }
+        for Requirement {
+            key,
+            operator,
+            values,
+        } in &self.match_expressions
+        {
+            let found = label(key);
+            let is_in = || found.is_some_and(|found| values.iter().any(|value| value == found));
+            let fits = match operator.as_str() {
+                "In" => is_in(),
+                "NotIn" => !is_in(),
+                "Exists" => found.is_some(),
+                "DoesNotExist" => found.is_none(),
+                _ => return Err(MatchError::Operator(operator.clone())),
+            };
+            if !fits {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}
+
+impl Rule {
+    fn matches(&self, request: &Request<'_>, resource: &Resource<'_>) -> bool {
+        let has = |list: &[String], wanted: &str| list.iter().any(|one| one == "*" || one == wanted);
+        let names = &self.resource_names;
+        self.is_in_scope(request)
+            && has(&self.operations, request.operation.name())
+            && has(&self.api_groups, resource.group)
+            && has(&self.api_versions, resource.version)
+            && self.resources.iter().any(|one| {
+                let (plural, subresource) = one.split_once('/').unwrap_or((one, ""));
+                (plural == "*" || plural == resource.plural)
+                    && (subresource == "*" || subresource == request.target.subresource)
+            })
+            && (names.is_empty() || names.iter().any(|name| name == request.name))
+    }
+
+    fn is_in_scope(&self, request: &Request<'_>) -> bool {
+        // A namespace is in itself, and cluster-scoped all the same.
+        let is_namespaced = !request.is_namespace() && !request.namespace().is_empty();
+        match &*self.scope {
+            "Namespaced" => is_namespaced,
+            "Cluster" => !is_namespaced,
+            _ => true,
+        }
+    }
+}
+
+impl MatchResources {
+    /// Returns the form of the request that matches: the resource in the version in which it does. `None`: the
+    /// request does not match.
+    pub(super) fn matching<'a>(
+        &self,
+        state: &State,
+        request: &'a Request<'a>,
+        equivalents: &'a [Resource<'a>],
+    ) -> Result<Option<Resource<'a>>, MatchError> {
+        // What does not match for another reason has no errors.
+        let in_namespace = self.matches_namespace(state, request);
+        let has_labels = self.matches_labels(request);
+        if in_namespace == Ok(false) || has_labels == Ok(false) {
+            return Ok(None);
+        }
+        if self.find(&self.exclude_resource_rules, request, equivalents).is_some() {
+            return Ok(None);
+        }
+        let found = if self.resource_rules.is_empty() {
+            Some(request.resource())
+        } else {
+            self.find(&self.resource_rules, request, equivalents)
+        };
+        if found.is_some() {
+            in_namespace?;
+            has_labels?;
+        }
+        Ok(found)
+    }
+
+    fn find<'a>(
+        &self,
+        rules: &[Rule],
+        request: &'a Request<'a>,
+        equivalents: &'a [Resource<'a>],
+    ) -> Option<Resource<'a>> {
+        let own = request.resource();
+        if rules.iter().any(|rule| rule.matches(request, &own)) {
+            return Some(own);
+        }
+        if self.match_policy == MatchPolicy::Exact {
+            return None;
+        }
+        rules.iter().find_map(|rule| {
+            { equivalents.iter() }
+                .find(|other| **other != own && rule.matches(request, other))
+                .cloned()
+        })
+    }
+
+    fn matches_namespace(&self, state: &State, request: &Request<'_>) -> Result<bool, MatchError> {
+        let name = request.namespace();
+        if name.is_empty() || self.namespace_selector.is_empty() {
+            return Ok(true);
+        }
+        let is_own = request.is_namespace() && request.target.subresource.is_empty();
+        if is_own && request.operation != Operation::Delete {
+            return self.namespace_selector.matches(labels(request.object));
+        }
+        let stored = state.store.get(NAMESPACES, name).map(|stored| stored.read());
+        self.namespace_selector.matches(labels(stored.as_ref()))
+    }
+
+    fn matches_labels(&self, request: &Request<'_>) -> Result<bool, MatchError> {
+        if self.object_selector.is_empty() {
+            return Ok(true);
+        }
+        for object in [request.object, request.old].into_iter().flatten() {
+            if self.object_selector.matches(labels(Some(object)))? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}
+
+fn labels(object: Option<&Value>) -> Option<&Value> {
+    object?.get("metadata")?.get("labels")
+}
