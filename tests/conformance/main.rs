@@ -1,5 +1,5 @@
 //! Compares the embedded API server with a real kube-apiserver: written and random requests, who may send
-//! them, and `kubectl`.
+//! them, which of them admission policies deny, and `kubectl`.
 
 #![expect(
     clippy::unwrap_used,
@@ -9,6 +9,7 @@
 )]
 
 mod kubectl;
+mod policies;
 mod rbac;
 mod requests;
 mod typed;

@@ -63,8 +63,8 @@ pub(crate) fn of_call(name: &str, arguments: &[Value]) -> Cost {
         "charAt" | "lowerAscii" | "upperAscii" | "trim" | "substring" | "reverse" | "slice" | "flatten"
         | "sum" | "min" | "max" | "first" | "last" | "uint" | "bytes" | "semver" | "isSemver" | "url"
         | "isURL" | "ip" | "isIP" | "cidr" | "isCIDR" | "@variable" | "path" | "group" | "serviceAccount"
-        | "resource" | "subresource" | "namespace" | "name" | "fieldSelector" | "labelSelector" | "allowed"
-        | "reason" | "errored" | "error" => Cost::work(sum),
+        | "resource" | "subresource" | "namespace" | "name" | "fieldSelector" | "labelSelector"
+        | "allowed" | "reason" | "errored" | "error" => Cost::work(sum),
         _ => Cost::work(sum.saturating_mul(sum)),
     }
 }

@@ -21,10 +21,10 @@ use crate::requests::side::{Response, Side, client, client_without_credentials};
 use crate::requests::{differences, embedded, normal, real};
 
 /// How far a real server may be behind: it remembers for 10 s to whom a token belongs.
-const SETTLES: Duration = Duration::from_secs(15);
+pub(crate) const SETTLES: Duration = Duration::from_secs(15);
 
 /// Both servers.
-struct Both {
+pub(crate) struct Both {
     real: Side,
     embedded: Side,
     normal: normal::Pair,
@@ -36,7 +36,7 @@ struct Both {
 }
 
 impl Both {
-    async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         let ((planes, real), server) = tokio::join!(real(true), embedded(Controllers::all()));
         let kubeconfig = planes.get("real").unwrap().kubeconfig_yaml();
         let bare = client_without_credentials(&kubeconfig).await;
@@ -51,6 +51,13 @@ impl Both {
             _planes: planes,
             _server: server,
         }
+    }
+
+    /// Sends a step to both, once. Values that the servers generate are compared within the responses only.
+    pub(crate) async fn once(&mut self, step: &Step) -> (Response, Response, Vec<String>) {
+        let (wanted, found) = tokio::join!(self.real.response(step), self.embedded.response(step));
+        let differences = differences(step, &wanted, &found, &mut normal::Pair::default());
+        (wanted, found, differences)
     }
 
     /// Sends a step to both, and repeats one of another identity until the responses are alike.

@@ -74,10 +74,7 @@ impl Authorizer {
     }
 
     fn with(&self, form: Form) -> Self {
-        Self {
-            form,
-            ..self.clone()
-        }
+        Self { form, ..self.clone() }
     }
 
     fn check(&self, verb: &str) -> Result<Decision, ExecutionError> {

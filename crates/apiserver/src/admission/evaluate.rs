@@ -103,6 +103,14 @@ enum Failure {
     Error(String),
 }
 
+/// What an expression is part of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Part {
+    /// The conditions, which do not see the namespace.
+    Conditions,
+    Validations,
+}
+
 /// Whether the conditions of a policy are met.
 enum Matches {
     Yes,
@@ -161,7 +169,7 @@ impl Evaluation {
         let mut errors = Vec::new();
         let mut is_excluded = false;
         for condition in &self.policy.conditions {
-            match self.run(condition, &mut left) {
+            match self.run(condition, Part::Conditions, &mut left) {
                 Ok(Cel::Bool(false)) => is_excluded = true,
                 Ok(_) => {}
                 Err(Failure::Error(error)) => errors.push(error),
@@ -179,7 +187,7 @@ impl Evaluation {
         let mut left = OF_VALIDATIONS;
         let mut results = Vec::with_capacity(self.policy.validations.len());
         for validation in &self.policy.validations {
-            match self.run(&validation.expression, &mut left) {
+            match self.run(&validation.expression, Part::Validations, &mut left) {
                 Err(Failure::OutOfBudget) => return self.failed(out_of_budget()).into_iter().collect(),
                 Err(Failure::Error(error)) => results.push(Err(error)),
                 Ok(value) => results.push(Ok(value)),
@@ -208,7 +216,8 @@ impl Evaluation {
     fn messages(self: &Arc<Self>, left: &mut u64) -> Result<Vec<Option<String>>, String> {
         let mut messages = Vec::with_capacity(self.policy.validations.len());
         for validation in &self.policy.validations {
-            let result = { validation.message_expression.as_ref() }.map(|text| self.run(text, left));
+            let result = { validation.message_expression.as_ref() }
+                .map(|text| self.run(text, Part::Validations, left));
             messages.push(match result {
                 Some(Ok(Cel::String(text))) => Some(text.trim().to_owned()),
                 Some(Err(Failure::OutOfBudget)) => return Err(out_of_budget()),
@@ -219,12 +228,12 @@ impl Evaluation {
     }
 
     /// Evaluates an expression on what is left of the budget of the policy.
-    fn run(self: &Arc<Self>, expression: &Expression, left: &mut u64) -> Result<Cel, Failure> {
+    fn run(self: &Arc<Self>, expression: &Expression, part: Part, left: &mut u64) -> Result<Cel, Failure> {
         let program = match &expression.program {
             Ok(program) => program,
             Err(why) => return Err(Failure::Error(format!("compilation error: {why}"))),
         };
-        let (result, own) = self.measure(expression, program);
+        let (result, own) = self.measure(expression, program, part);
         let of_variables = std::mem::take(&mut self.known().cost);
         let cost = own.saturating_add(of_variables);
         *left = left.checked_sub(cost).ok_or(Failure::OutOfBudget)?;
@@ -241,6 +250,7 @@ impl Evaluation {
         self: &Arc<Self>,
         expression: &Expression,
         program: &starling_cel::Metered,
+        part: Part,
     ) -> (Result<Cel, RunError>, u64) {
         let budget = Budget {
             cost: PER_CALL,
@@ -249,18 +259,19 @@ impl Evaluation {
         FUNCTIONS.with(|functions| {
             let mut context = functions.new_inner_scope();
             for name in &expression.uses {
-                context.add_variable_from_value(*name, self.value(name));
+                context.add_variable_from_value(*name, self.value(name, part));
             }
             program.measure(&context, budget)
         })
     }
 
-    fn value(self: &Arc<Self>, name: &str) -> Cel {
+    fn value(self: &Arc<Self>, name: &str, part: Part) -> Cel {
         let values = &self.values;
         match name {
             "object" => values.object.clone(),
             "oldObject" => values.old_object.clone(),
             "request" => values.request.clone(),
+            "namespaceObject" if part == Part::Conditions => Cel::Null,
             "namespaceObject" => values.namespace_object.clone(),
             "params" => values.params.clone(),
             "authorizer" => values.authorizer.clone(),
@@ -284,11 +295,14 @@ impl Evaluation {
             Some(expression) => match &expression.program {
                 Err(why) => Err(format!("composited variable {name:?} fails to compile: {why}")),
                 Ok(program) => {
-                    let (result, cost) = self.measure(expression, program);
+                    let (result, cost) = self.measure(expression, program, Part::Validations);
                     let mut known = self.known();
                     known.cost = known.cost.saturating_add(cost);
                     result.map_err(|error| {
-                        format!("composited variable {name:?} fails to evaluate: {}", text_of(&error))
+                        format!(
+                            "composited variable {name:?} fails to evaluate: {}",
+                            text_of(&error)
+                        )
                     })
                 }
             },

@@ -77,24 +77,26 @@ impl Environment {
 
     /// Adds a variable of the policy. One that does not compile has any type, so that only its own error is reported.
     pub(super) fn declare(&mut self, name: &str, ty: Option<Type>) {
-        self.variables.insert(name.to_owned(), ty.unwrap_or(Type::Unknown));
+        self.variables
+            .insert(name.to_owned(), ty.unwrap_or(Type::Unknown));
     }
 
     fn scope(&self) -> Vec<(String, Type)> {
         let mut scope = vec![
-            ("object".to_owned(), Type::Unknown),
-            ("oldObject".to_owned(), Type::Unknown),
+            ("object".to_owned(), Type::Dyn),
+            ("oldObject".to_owned(), Type::Dyn),
             ("request".to_owned(), request_type()),
             ("namespaceObject".to_owned(), namespace_type()),
-            (
-                "variables".to_owned(),
-                Type::Object(Arc::new(self.variables.clone())),
-            ),
         ];
-        for (has, name) in [(self.has_params, "params"), (self.has_authorizer, "authorizer")] {
-            if has {
-                scope.push((name.to_owned(), Type::Unknown));
-            }
+        if !self.variables.is_empty() {
+            let variables = Type::Object(Arc::new(self.variables.clone()));
+            scope.push(("variables".to_owned(), variables));
+        }
+        if self.has_params {
+            scope.push(("params".to_owned(), Type::Dyn));
+        }
+        if self.has_authorizer {
+            scope.push(("authorizer".to_owned(), Type::Unknown));
         }
         scope
     }
@@ -111,7 +113,11 @@ fn map(values: Type) -> Type {
 
 /// Returns the type of `request`; Kubernetes: `BuildRequestType`.
 fn request_type() -> Type {
-    let kind = object(&[("group", Type::String), ("version", Type::String), ("kind", Type::String)]);
+    let kind = object(&[
+        ("group", Type::String),
+        ("version", Type::String),
+        ("kind", Type::String),
+    ]);
     let resource = object(&[
         ("group", Type::String),
         ("version", Type::String),
@@ -136,7 +142,7 @@ fn request_type() -> Type {
         ("operation", Type::String),
         ("userInfo", user),
         ("dryRun", Type::Bool),
-        ("options", Type::Unknown),
+        ("options", Type::Dyn),
     ])
 }
 
@@ -169,17 +175,17 @@ fn namespace_type() -> Type {
 impl Wanted {
     /// Returns what is wrong with the type of a result, in the text of Kubernetes. Types that are not known pass: only
     /// the result can tell.
-    fn refuses(self, found: &Type) -> Option<&'static str> {
-        let (fits, text) = match self {
+    fn refuses(self, found: &Type) -> Option<String> {
+        let (fits, wanted) = match self {
             Self::Anything => return None,
-            Self::Bool => (*found == Type::Bool, "must evaluate to bool"),
-            Self::String => (*found == Type::String, "must evaluate to string"),
+            Self::Bool => (*found == Type::Bool, "bool"),
+            Self::String => (*found == Type::String, "string"),
             Self::TextOrNull => (
                 matches!(found, Type::String | Type::Null),
-                "must evaluate to one of [string null_type]",
+                "one of [string null_type]",
             ),
         };
-        (!fits && *found != Type::Unknown).then_some(text)
+        (!fits && *found != Type::Unknown).then(|| format!("must evaluate to {wanted} but got {found}"))
     }
 }
 
@@ -189,7 +195,7 @@ impl Expression {
         let compiled = compile_in(source, environment.scope())
             .map_err(|issues| format!("compilation failed: {issues}"))
             .and_then(|(program, ty)| match wanted.refuses(&ty) {
-                Some(why) => Err(why.to_owned()),
+                Some(why) => Err(why),
                 None => Ok((program, ty)),
             });
         let (program, ty, uses) = match compiled {

@@ -148,7 +148,10 @@ impl MatchResources {
         if in_namespace == Ok(false) || has_labels == Ok(false) {
             return Ok(None);
         }
-        if self.find(&self.exclude_resource_rules, request, equivalents).is_some() {
+        if self
+            .find(&self.exclude_resource_rules, request, equivalents)
+            .is_some()
+        {
             return Ok(None);
         }
         let found = if self.resource_rules.is_empty() {
@@ -211,4 +214,203 @@ impl MatchResources {
 
 fn labels(object: Option<&Value>) -> Option<&Value> {
     object?.get("metadata")?.get("labels")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use jiff::Timestamp;
+    use serde_json::json;
+
+    use super::*;
+    use crate::admission::request::{equivalents, sharing};
+    use crate::controllers::testing::write;
+    use crate::journal::{Journal, Keep, Verb};
+    use crate::random::Random;
+    use crate::store::History;
+    use crate::target::Target;
+    use crate::write::{NO_EXTRA, Validation, Write};
+
+    fn write() -> Write<'static> {
+        Write {
+            manager: "test",
+            user: "ann",
+            uid: "",
+            groups: &[],
+            extra: &NO_EXTRA,
+            dry_run: false,
+            validation: Validation::Ignore,
+            force: false,
+            now: Timestamp::UNIX_EPOCH,
+            subresource: "",
+        }
+    }
+
+    fn state() -> State {
+        let journal = Journal::new(Keep::Nothing, Arc::default());
+        let mut state = State::new(Random::named(1, "matching"), History::default(), journal);
+        let resource = state.registry.get("", "namespaces").unwrap();
+        let version = Arc::clone(&resource.versions[0]);
+        let mut object = json!({"apiVersion": "v1", "kind": "Namespace",
+            "metadata": {"name": "a", "labels": {"tier": "prod"}}});
+        state.commit(&resource, &version, &mut object, &write(), Verb::Create);
+        state
+    }
+
+    /// Returns the version in which a request for `two` matches: `group/version/plural[/subresource]`.
+    fn found(constraints: &Value, operation: Operation, path: &str, object: &Value) -> Option<String> {
+        let state = state();
+        let [group, version, plural, subresource @ ..] = &*path.split('/').collect::<Vec<_>>() else {
+            panic!("{path}")
+        };
+        let resource = state.registry.get(group, plural).unwrap();
+        let target = Target {
+            version: Arc::clone(resource.version(version).unwrap()),
+            namespace: if resource.namespaced {
+                "a".to_owned()
+            } else {
+                String::new()
+            },
+            resource,
+            name: "two".to_owned(),
+            subresource: subresource.concat(),
+        };
+        let write = write();
+        let request = Request {
+            target: &target,
+            name: "two",
+            operation,
+            object: (operation != Operation::Delete).then_some(object),
+            old: (operation != Operation::Create).then_some(object),
+            options: &Value::Null,
+            write: &write,
+        };
+        let resources = sharing(&state, &target);
+        let equivalents = equivalents(&resources, &target.subresource);
+        let constraints = MatchResources::deserialize(constraints).unwrap();
+        let found = constraints.matching(&state, &request, &equivalents).unwrap();
+        found.map(|found| found.version.to_owned())
+    }
+
+    fn rules(rule: &Value) -> Value {
+        let mut all =
+            json!({"apiGroups": ["*"], "apiVersions": ["*"], "operations": ["*"], "resources": ["*"]});
+        for (field, value) in rule.as_object().unwrap() {
+            all[field] = value.clone();
+        }
+        json!({"resourceRules": [all]})
+    }
+
+    #[test]
+    fn rules_match_operations_resources_subresources_scopes_and_names() {
+        let pods = "/v1/pods";
+        for (rule, operation, path, matches) in [
+            (json!({}), Operation::Create, pods, true),
+            (json!({}), Operation::Update, "/v1/pods/status", false),
+            (
+                json!({"resources": ["*/*"]}),
+                Operation::Update,
+                "/v1/pods/status",
+                true,
+            ),
+            (json!({"resources": ["*/*"]}), Operation::Update, pods, true),
+            (json!({"resources": ["pods/*"]}), Operation::Update, pods, true),
+            (
+                json!({"resources": ["pods/status"]}),
+                Operation::Update,
+                pods,
+                false,
+            ),
+            (
+                json!({"resources": ["*/scale"]}),
+                Operation::Update,
+                "apps/v1/deployments/scale",
+                true,
+            ),
+            (
+                json!({"operations": ["CREATE", "DELETE"]}),
+                Operation::Delete,
+                pods,
+                true,
+            ),
+            (
+                json!({"operations": ["CREATE", "DELETE"]}),
+                Operation::Update,
+                pods,
+                false,
+            ),
+            (json!({"apiGroups": ["apps"]}), Operation::Create, pods, false),
+            (json!({"apiVersions": ["v2"]}), Operation::Create, pods, false),
+            (
+                json!({"resourceNames": ["one", "two"]}),
+                Operation::Create,
+                pods,
+                true,
+            ),
+            (json!({"resourceNames": ["one"]}), Operation::Create, pods, false),
+            (json!({"scope": "Namespaced"}), Operation::Create, pods, true),
+            (json!({"scope": "Cluster"}), Operation::Create, pods, false),
+            (
+                json!({"scope": "Cluster"}),
+                Operation::Create,
+                "/v1/namespaces",
+                true,
+            ),
+            (
+                json!({"scope": "Namespaced"}),
+                Operation::Create,
+                "/v1/namespaces",
+                false,
+            ),
+        ] {
+            let found = found(&rules(&rule), operation, path, &json!({}));
+            assert_eq!(found.is_some(), matches, "{rule} {operation:?} {path}");
+            let mut excluded = rules(&json!({"resources": ["*/*"]}));
+            excluded["excludeResourceRules"] = rules(&rule)["resourceRules"].clone();
+            let left = self::found(&excluded, operation, path, &json!({}));
+            assert_eq!(left.is_none(), matches, "without {rule} {operation:?} {path}");
+        }
+    }
+
+    #[test]
+    fn another_version_matches_unless_the_policy_is_exact() {
+        let path = "autoscaling/v2/horizontalpodautoscalers";
+        let mut constraints = rules(&json!({"apiVersions": ["v1"]}));
+        let found = |constraints: &Value| self::found(constraints, Operation::Create, path, &json!({}));
+        assert_eq!(found(&constraints).as_deref(), Some("v1"));
+        constraints["matchPolicy"] = json!("Exact");
+        assert_eq!(found(&constraints), None);
+        assert_eq!(found(&rules(&json!({}))).as_deref(), Some("v2"));
+    }
+
+    #[test]
+    fn selectors_look_at_the_namespace_and_at_both_objects() {
+        let labelled = json!({"metadata": {"labels": {"app": "x"}}});
+        let with = |selector: &str, value: Value| {
+            let mut constraints = rules(&json!({}));
+            constraints[selector] = value;
+            constraints
+        };
+        let term = |operator: &str, values: &[&str]| json!({"matchExpressions": [{"key": "tier", "operator": operator, "values": values}]});
+        for (selector, matches) in [
+            (json!({"matchLabels": {"tier": "prod"}}), true),
+            (json!({"matchLabels": {"tier": "test"}}), false),
+            (term("In", &["test", "prod"]), true),
+            (term("NotIn", &["prod"]), false),
+            (term("Exists", &[]), true),
+            (term("DoesNotExist", &[]), false),
+        ] {
+            let constraints = with("namespaceSelector", selector.clone());
+            let found = found(&constraints, Operation::Create, "/v1/pods", &labelled);
+            assert_eq!(found.is_some(), matches, "{selector}");
+        }
+        let constraints = with("objectSelector", json!({"matchLabels": {"app": "x"}}));
+        for operation in [Operation::Create, Operation::Update, Operation::Delete] {
+            assert!(found(&constraints, operation, "/v1/pods", &labelled).is_some());
+            assert!(found(&constraints, operation, "/v1/pods", &json!({})).is_none());
+        }
+        let error = Selector::deserialize(&term("Near", &[])).unwrap().matches(None);
+        assert_eq!(error, Err(MatchError::Operator("Near".to_owned())));
+    }
 }

@@ -27,10 +27,10 @@ use crate::store::{Range, Store, Stored};
 use authorizer::Authorizer;
 use evaluate::{Denial, Values, to_cel};
 use matching::MatchResources;
-use policy::{Action, Binding, FailurePolicy, Policy};
 pub(crate) use policy::check as check_policy;
-pub(crate) use request::{Operation, Request};
+use policy::{Action, Binding, FailurePolicy, Policy};
 use request::Resource;
+pub(crate) use request::{Operation, Request};
 
 /// The table of policies.
 const POLICIES: &str = "validatingadmissionpolicies.admissionregistration.k8s.io";
@@ -308,7 +308,6 @@ fn refusal(request: &Request<'_>, denied: Denied) -> Status {
     let mut status = Status::forbidden(&resource.group, &resource.plural, name, &message);
     (status.code, status.reason) = match &*denial.reason {
         "Forbidden" => (403, "Forbidden"),
-        "Unauthorized" => (401, "Unauthorized"),
         "RequestEntityTooLarge" => (413, "RequestEntityTooLarge"),
         _ => (422, "Invalid"),
     };

@@ -38,7 +38,10 @@ pub(super) fn collect(
     let (Some(kind), Some(reference)) = (kind, reference) else {
         return Ok(vec![None]);
     };
-    let (group, version) = kind.api_version.split_once('/').unwrap_or(("", &kind.api_version));
+    let (group, version) = kind
+        .api_version
+        .split_once('/')
+        .unwrap_or(("", &kind.api_version));
     let resource = state.registry.of_kind(group, &kind.kind);
     let served = resource.and_then(|resource| Some((resource.version(version).cloned()?, resource)));
     let Some((version, resource)) = served else {
@@ -84,9 +87,10 @@ fn namespace_of<'a>(
     namespace: &'a str,
 ) -> Result<&'a str, String> {
     match (resource.namespaced, &*reference.namespace, namespace) {
-        (true, "", "") => {
-            Err("cannot use namespaced paramRef in policy binding that matches cluster-scoped resources".to_owned())
-        }
+        (true, "", "") => Err(
+            "cannot use namespaced paramRef in policy binding that matches cluster-scoped resources"
+                .to_owned(),
+        ),
         (true, "", of_request) => Ok(of_request),
         (true, given, _) => Ok(given),
         (false, "", _) => Ok(""),

@@ -12,6 +12,9 @@ use super::matching::MatchResources;
 use super::params::{ParamKind, ParamRef};
 use crate::cause::Cause;
 
+/// The reasons that a validation may have.
+const REASONS: [&str; 3] = ["Forbidden", "Invalid", "RequestEntityTooLarge"];
+
 /// What happens to a request if a policy cannot be evaluated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 pub(super) enum FailurePolicy {
@@ -131,7 +134,8 @@ impl Policy {
             Ok(spec) => (spec, None),
             Err(error) => (Spec::default(), Some(error.to_string())),
         };
-        let mut environment = spec.environment();
+        let of_conditions = spec.environment();
+        let mut environment = of_conditions.clone();
         let mut variables = BTreeMap::new();
         for variable in &spec.variables {
             let expression = Expression::of(&variable.expression, &environment, Wanted::Anything);
@@ -146,7 +150,7 @@ impl Policy {
             broken,
             failure: spec.failure_policy.unwrap_or_default(),
             conditions: { spec.match_conditions.iter() }
-                .map(|condition| of_bool(&condition.expression))
+                .map(|condition| Expression::of(&condition.expression, &of_conditions, Wanted::Bool))
                 .collect(),
             validations: { spec.validations.iter() }
                 .map(|rule| Validation {
@@ -170,28 +174,68 @@ pub(crate) fn check(object: &Value) -> Vec<Cause> {
         Ok(spec) => spec,
         Err(error) => return vec![Cause::internal("spec", &error.to_string())],
     };
-    let mut environment = spec.environment();
+    // Conditions are evaluated before the variables.
+    let of_conditions = spec.environment();
+    let mut environment = of_conditions.clone();
     let mut causes = Vec::new();
     for (index, variable) in spec.variables.iter().enumerate() {
         let path = format!("spec.variables[{index}].expression");
-        let compiled = checked(&path, &variable.expression, &environment, Wanted::Anything, &mut causes);
+        let compiled = checked(
+            &path,
+            &variable.expression,
+            &environment,
+            Wanted::Anything,
+            &mut causes,
+        );
         environment.declare(&variable.name, compiled.and_then(|compiled| compiled.ty));
     }
     for (index, condition) in spec.match_conditions.iter().enumerate() {
         let path = format!("spec.matchConditions[{index}].expression");
-        checked(&path, &condition.expression, &environment, Wanted::Bool, &mut causes);
+        checked(
+            &path,
+            &condition.expression,
+            &of_conditions,
+            Wanted::Bool,
+            &mut causes,
+        );
     }
     let for_messages = environment.without_authorizer();
     for (index, rule) in spec.validations.iter().enumerate() {
         let path = format!("spec.validations[{index}]");
         let expression = format!("{path}.expression");
-        checked(&expression, &rule.expression, &environment, Wanted::Bool, &mut causes);
+        checked(
+            &expression,
+            &rule.expression,
+            &environment,
+            Wanted::Bool,
+            &mut causes,
+        );
         let message = format!("{path}.messageExpression");
-        checked(&message, &rule.message_expression, &for_messages, Wanted::String, &mut causes);
+        checked(
+            &message,
+            &rule.message_expression,
+            &for_messages,
+            Wanted::String,
+            &mut causes,
+        );
+        let reason = rule.reason.as_deref().unwrap_or(REASONS[0]);
+        if !REASONS.contains(&reason) {
+            causes.push(Cause::not_supported_text(
+                format!("{path}.reason"),
+                reason,
+                &REASONS,
+            ));
+        }
     }
     for (index, annotation) in spec.audit_annotations.iter().enumerate() {
         let path = format!("spec.auditAnnotations[{index}].valueExpression");
-        checked(&path, &annotation.value_expression, &environment, Wanted::TextOrNull, &mut causes);
+        checked(
+            &path,
+            &annotation.value_expression,
+            &environment,
+            Wanted::TextOrNull,
+            &mut causes,
+        );
     }
     causes
 }

@@ -128,7 +128,9 @@ pub(super) fn finish(
     }
     authorize_creation(state, target, write)?;
     let mut warnings = warnings;
-    warnings.extend(admission::policies_of_new(state, target, &object, managed, write)?);
+    warnings.extend(admission::policies_of_new(
+        state, target, &object, managed, write,
+    )?);
     let key = head::key(metadata::text(&object, "namespace"), &name);
     if let Some(there) = state.store.get(&resource.table, &key) {
         let mut status = Status::already_exists(&resource.group, &resource.plural, &name);

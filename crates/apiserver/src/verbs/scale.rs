@@ -274,14 +274,23 @@ fn write_scale(
         ..target.clone()
     };
     let replacement = Replacement { object, managed };
-    let outcome = finish_as(state, &main, existing, replacement, write, verb, |state, new, _| {
-        if state.admission().is_empty() {
-            return Ok(Vec::new());
-        }
-        let new = show(&target.version, new)?;
-        let old = show(&target.version, &existing.object).unwrap_or_else(|_| empty_scale(&existing.object));
-        admission::policies_of_change(state, target, &new, &old, write)
-    })?;
+    let outcome = finish_as(
+        state,
+        &main,
+        existing,
+        replacement,
+        write,
+        verb,
+        |state, new, _| {
+            if state.admission().is_empty() {
+                return Ok(Vec::new());
+            }
+            let new = show(&target.version, new)?;
+            let old =
+                show(&target.version, &existing.object).unwrap_or_else(|_| empty_scale(&existing.object));
+            admission::policies_of_change(state, target, &new, &old, write)
+        },
+    )?;
     let object = outcome.object(&main);
     Ok(Outcome::value(200, show(&target.version, &object)?).warning(outcome.warnings))
 }

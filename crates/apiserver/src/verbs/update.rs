@@ -242,14 +242,22 @@ pub(super) fn finish(
     verb: Verb,
 ) -> Result<Outcome, Status> {
     let replacement = Replacement { object, managed };
-    finish_as(state, target, existing, replacement, write, verb, |state, new, managed| {
-        if state.admission().is_empty() {
-            return Ok(Vec::new());
-        }
-        let mut new = new.clone();
-        metadata::set_managed(&mut new, managed);
-        admission::policies_of_change(state, target, &new, &existing.with_managed_fields(), write)
-    })
+    finish_as(
+        state,
+        target,
+        existing,
+        replacement,
+        write,
+        verb,
+        |state, new, managed| {
+            if state.admission().is_empty() {
+                return Ok(Vec::new());
+            }
+            let mut new = new.clone();
+            metadata::set_managed(&mut new, managed);
+            admission::policies_of_change(state, target, &new, &existing.with_managed_fields(), write)
+        },
+    )
 }
 
 /// An object that replaces another one.

@@ -11,6 +11,7 @@ mod faults;
 mod kube_rs;
 mod kubectl;
 mod many;
+mod policies;
 mod starling;
 mod watches;
 mod world;

@@ -185,7 +185,7 @@ impl Checker<'_> {
                 }
             },
             Type::Map(_, value) => (**value).clone(),
-            open if open.is_open() => Type::Unknown,
+            open if open.is_open() => open.clone(),
             other => {
                 let error = TypeError::NoFields { ty: other.clone() };
                 self.report(&format!(".{field}"), error);
@@ -325,6 +325,7 @@ impl Checker<'_> {
             },
             ("_[_]", [Type::List(item), index]) => (index.is_open() || index.is_number(), (**item).clone()),
             ("_[_]", [Type::Map(_, value), _]) => (true, (**value).clone()),
+            ("_[_]", [Type::Dyn, _]) => (true, Type::Dyn),
             ("_+_" | "_-_" | "_*_" | "_/_" | "_%_", [left, right]) => arithmetic(name, left, right),
             _ => (true, Type::Unknown),
         };

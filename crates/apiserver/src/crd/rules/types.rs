@@ -118,6 +118,7 @@ pub(super) fn common(types: &[Type]) -> Type {
     let mut known = types.iter().filter(|ty| **ty != Type::Unknown);
     match known.next() {
         Some(first) if known.all(|ty| ty == first) => first.clone(),
+        Some(_) if types.contains(&Type::Dyn) => Type::Dyn,
         Some(_) => Type::Unknown,
         None => Type::Unknown,
     }
