@@ -3,6 +3,11 @@
 //! It is asked as in Kubernetes (`k8s.io/apiserver/pkg/cel/library/authz.go`). RBAC does not look at selectors, so
 //! `fieldSelector` and `labelSelector` change nothing.
 
+#![expect(
+    clippy::needless_pass_by_value,
+    reason = "the interpreter passes arguments by value"
+)]
+
 use std::sync::Arc;
 
 use starling_cel::cel::extractors::This;

@@ -225,7 +225,6 @@ mod tests {
 
     use super::*;
     use crate::admission::request::{equivalents, sharing};
-    use crate::controllers::testing::write;
     use crate::journal::{Journal, Keep, Verb};
     use crate::random::Random;
     use crate::store::History;

@@ -103,8 +103,10 @@ pub(crate) fn admit(state: &State, request: &Request<'_>) -> Result<Vec<String>,
     };
     let (mut denials, mut warnings) = (Vec::new(), Vec::new());
     for (name, policy) in &admission.policies {
-        let bindings = { admission.bindings.iter() }.filter(|(_, binding)| *binding.policy_name == **name);
-        let bindings: Vec<_> = bindings.collect();
+        let bindings: Vec<_> = { admission.bindings.iter() }
+            .filter(|(_, binding)| *binding.policy_name == **name)
+            .map(|(name, binding)| (&**name, binding))
+            .collect();
         if !bindings.is_empty() {
             dispatch.policy(policy, &bindings, &mut denials, &mut warnings)?;
         }
@@ -134,7 +136,7 @@ impl Dispatch<'_> {
     fn policy(
         &self,
         policy: &Arc<Policy>,
-        bindings: &[(&Box<str>, &Binding)],
+        bindings: &[(&str, &Binding)],
         denials: &mut Vec<Denied>,
         warnings: &mut Vec<String>,
     ) -> Result<(), Status> {

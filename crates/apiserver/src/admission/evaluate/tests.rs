@@ -167,3 +167,20 @@ fn a_policy_that_does_not_compile_says_where() {
     let message = "Invalid value: \"1\": must evaluate to bool but got int";
     assert_eq!(causes[1].message, message);
 }
+
+#[test]
+fn conditions_are_evaluated_before_variables_are_declared() {
+    let causes = crate::admission::check_policy(&json!({"spec": {
+        "variables": [{"name": "a", "expression": "1"}],
+        "matchConditions": [{"name": "a", "expression": "variables.a == 1"}],
+        "validations": [{"expression": "variables.a == 1"}],
+    }}));
+    let [cause] = causes.as_slice() else {
+        panic!("{causes:?}")
+    };
+    assert_eq!(cause.field, "spec.matchConditions[0].expression");
+    assert!(
+        cause.message.contains("undeclared reference to 'variables'"),
+        "{cause}"
+    );
+}
