@@ -19,7 +19,7 @@ use crate::rbac::{Attributes, Decision, Policy, Requested, Who};
 
 /// A value of the library: the authorizer, a question in the making, or a decision.
 #[derive(Debug, Clone)]
-pub(super) struct Authorizer {
+pub(crate) struct Authorizer {
     user: Arc<User>,
     /// The roles and bindings; `None` if every user may do everything.
     policy: Option<Arc<Policy>>,
@@ -57,7 +57,7 @@ impl Opaque for Authorizer {
 
 impl Authorizer {
     /// Returns the authorizer for a user.
-    pub(super) fn new(who: Who<'_>, policy: Option<Arc<Policy>>) -> Self {
+    pub(crate) fn new(who: Who<'_>, policy: Option<Arc<Policy>>) -> Self {
         Self {
             user: Arc::new(User {
                 name: who.name.to_owned(),
@@ -69,12 +69,12 @@ impl Authorizer {
     }
 
     /// Returns the question for a resource: `authorizer.requestResource` is that for the resource of the request.
-    pub(super) fn of_resource(&self, requested: Requested) -> Self {
+    pub(crate) fn of_resource(&self, requested: Requested) -> Self {
         self.with(Form::Resource(requested))
     }
 
     /// Returns the value for the interpreter.
-    pub(super) fn into_value(self) -> Value {
+    pub(crate) fn into_value(self) -> Value {
         Value::Opaque(Arc::new(self))
     }
 

@@ -42,23 +42,23 @@ thread_local! {
 
 /// What a policy decides about a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Denial {
+pub(crate) struct Denial {
     /// The reason of the response; empty for `Invalid`.
-    pub(super) reason: String,
+    pub(crate) reason: String,
     /// Why.
-    pub(super) message: String,
+    pub(crate) message: String,
 }
 
 /// The values of the variables of a request.
 #[derive(Debug)]
-pub(super) struct Values {
-    pub(super) object: Cel,
-    pub(super) old_object: Cel,
-    pub(super) request: Cel,
-    pub(super) namespace_object: Cel,
-    pub(super) params: Cel,
-    pub(super) authorizer: Cel,
-    pub(super) request_resource: Cel,
+pub(crate) struct Values {
+    pub(crate) object: Cel,
+    pub(crate) old_object: Cel,
+    pub(crate) request: Cel,
+    pub(crate) namespace_object: Cel,
+    pub(crate) params: Cel,
+    pub(crate) authorizer: Cel,
+    pub(crate) request_resource: Cel,
 }
 
 /// The evaluation of a policy; holds the variables of the policy that were used so far.
@@ -119,7 +119,7 @@ enum Matches {
 }
 
 /// Converts JSON.
-pub(super) fn to_cel(value: &Value) -> Cel {
+pub(crate) fn to_cel(value: &Value) -> Cel {
     match value {
         Value::Null => Cel::Null,
         Value::Bool(bool) => Cel::Bool(*bool),
@@ -141,7 +141,7 @@ pub(super) fn to_cel(value: &Value) -> Cel {
 }
 
 /// Evaluates a policy. Returns the decisions against the request, in the order of the validations.
-pub(super) fn evaluate(policy: &Arc<Policy>, values: Values) -> Vec<Denial> {
+pub(crate) fn evaluate(policy: &Arc<Policy>, values: Values) -> Vec<Denial> {
     let evaluation = Arc::new(Evaluation {
         policy: Arc::clone(policy),
         values,

@@ -9,7 +9,6 @@ use starling_cel::cel::common::ast::{
     CallExpr, EntryExpr, Expr, IdedExpr, LiteralValue, SelectExpr, operators,
 };
 
-use super::policy::Program;
 use crate::crd::rules::{Type, compile_in};
 
 /// The variable that holds `authorizer.requestResource`, which is a variable of its own in Kubernetes.
@@ -37,6 +36,9 @@ pub(super) enum Wanted {
     String,
     TextOrNull,
 }
+
+/// A compiled program, or why there is none.
+pub(super) type Program = Result<Arc<Metered>, String>;
 
 /// A compiled expression.
 #[derive(Debug)]

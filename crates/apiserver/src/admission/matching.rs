@@ -8,14 +8,12 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::request::{Operation, Request, Resource};
-use crate::kinds::tables::NAMESPACES;
-use crate::state::State;
+use super::facts::{Facts, Operation, Resource};
 
 /// Which requests a policy or a binding is for.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub(super) struct MatchResources {
+pub(crate) struct MatchResources {
     pub(super) namespace_selector: Selector,
     pub(super) object_selector: Selector,
     pub(super) resource_rules: Vec<Rule>,
@@ -52,7 +50,7 @@ pub(super) struct Rule {
 /// A label selector; an empty one matches everything.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub(super) struct Selector {
+pub(crate) struct Selector {
     match_labels: BTreeMap<String, String>,
     match_expressions: Vec<Requirement>,
 }
@@ -67,7 +65,7 @@ struct Requirement {
 
 /// Why it cannot be decided whether a policy is for a request.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum MatchError {
+pub(crate) enum MatchError {
     #[error("{0:?} is not a valid label selector operator")]
     Operator(String),
 }
@@ -78,7 +76,7 @@ impl Selector {
     }
 
     /// Returns whether an object has the labels; `None` is an object without labels.
-    pub(super) fn matches(&self, labels: Option<&Value>) -> Result<bool, MatchError> {
+    pub(crate) fn matches(&self, labels: Option<&Value>) -> Result<bool, MatchError> {
         let label = |name: &str| labels.and_then(|labels| labels.get(name)).and_then(Value::as_str);
         if !{ self.match_labels.iter() }.all(|(name, value)| label(name) == Some(value)) {
             return Ok(false);
@@ -107,7 +105,7 @@ impl Selector {
 }
 
 impl Rule {
-    fn matches(&self, request: &Request<'_>, resource: &Resource<'_>) -> bool {
+    fn matches(&self, request: &Facts<'_>, resource: &Resource<'_>) -> bool {
         let has = |list: &[String], wanted: &str| list.iter().any(|one| one == "*" || one == wanted);
         let names = &self.resource_names;
         self.is_in_scope(request)
@@ -117,14 +115,14 @@ impl Rule {
             && self.resources.iter().any(|one| {
                 let (plural, subresource) = one.split_once('/').unwrap_or((one, ""));
                 (plural == "*" || plural == resource.plural)
-                    && (subresource == "*" || subresource == request.target.subresource)
+                    && (subresource == "*" || subresource == request.subresource)
             })
             && (names.is_empty() || names.iter().any(|name| name == request.name))
     }
 
-    fn is_in_scope(&self, request: &Request<'_>) -> bool {
+    fn is_in_scope(&self, request: &Facts<'_>) -> bool {
         // A namespace is in itself, and cluster-scoped all the same.
-        let is_namespaced = !request.is_namespace() && !request.namespace().is_empty();
+        let is_namespaced = !request.is_namespace && !request.namespace.is_empty();
         match &*self.scope {
             "Namespaced" => is_namespaced,
             "Cluster" => !is_namespaced,
@@ -135,29 +133,25 @@ impl Rule {
 
 impl MatchResources {
     /// Returns the form of the request that matches: the resource in the version in which it does. `None`: the
-    /// request does not match.
-    pub(super) fn matching<'a>(
+    /// request does not match. `namespace` reads the stored namespace.
+    pub(crate) fn matching<'a>(
         &self,
-        state: &State,
-        request: &'a Request<'a>,
-        equivalents: &'a [Resource<'a>],
-    ) -> Result<Option<Resource<'a>>, MatchError> {
+        request: &Facts<'a>,
+        namespace: impl Fn() -> Option<Value>,
+    ) -> Result<Option<&'a Resource<'a>>, MatchError> {
         // What does not match for another reason has no errors.
-        let in_namespace = self.matches_namespace(state, request);
+        let in_namespace = self.matches_namespace(request, namespace);
         let has_labels = self.matches_labels(request);
         if in_namespace == Ok(false) || has_labels == Ok(false) {
             return Ok(None);
         }
-        if self
-            .find(&self.exclude_resource_rules, request, equivalents)
-            .is_some()
-        {
+        if self.find(&self.exclude_resource_rules, request).is_some() {
             return Ok(None);
         }
         let found = if self.resource_rules.is_empty() {
-            Some(request.resource())
+            Some(request.resource)
         } else {
-            self.find(&self.resource_rules, request, equivalents)
+            self.find(&self.resource_rules, request)
         };
         if found.is_some() {
             in_namespace?;
@@ -166,40 +160,35 @@ impl MatchResources {
         Ok(found)
     }
 
-    fn find<'a>(
-        &self,
-        rules: &[Rule],
-        request: &'a Request<'a>,
-        equivalents: &'a [Resource<'a>],
-    ) -> Option<Resource<'a>> {
-        let own = request.resource();
-        if rules.iter().any(|rule| rule.matches(request, &own)) {
+    fn find<'a>(&self, rules: &[Rule], request: &Facts<'a>) -> Option<&'a Resource<'a>> {
+        let own = request.resource;
+        if rules.iter().any(|rule| rule.matches(request, own)) {
             return Some(own);
         }
         if self.match_policy == MatchPolicy::Exact {
             return None;
         }
         rules.iter().find_map(|rule| {
-            { equivalents.iter() }
-                .find(|other| **other != own && rule.matches(request, other))
-                .cloned()
+            { request.equivalents.iter() }.find(|other| *other != own && rule.matches(request, other))
         })
     }
 
-    fn matches_namespace(&self, state: &State, request: &Request<'_>) -> Result<bool, MatchError> {
-        let name = request.namespace();
-        if name.is_empty() || self.namespace_selector.is_empty() {
+    fn matches_namespace(
+        &self,
+        request: &Facts<'_>,
+        namespace: impl Fn() -> Option<Value>,
+    ) -> Result<bool, MatchError> {
+        if request.namespace.is_empty() || self.namespace_selector.is_empty() {
             return Ok(true);
         }
-        let is_own = request.is_namespace() && request.target.subresource.is_empty();
+        let is_own = request.is_namespace && request.subresource.is_empty();
         if is_own && request.operation != Operation::Delete {
             return self.namespace_selector.matches(labels(request.object));
         }
-        let stored = state.store.get(NAMESPACES, name).map(|stored| stored.read());
-        self.namespace_selector.matches(labels(stored.as_ref()))
+        self.namespace_selector.matches(labels(namespace().as_ref()))
     }
 
-    fn matches_labels(&self, request: &Request<'_>) -> Result<bool, MatchError> {
+    fn matches_labels(&self, request: &Facts<'_>) -> Result<bool, MatchError> {
         if self.object_selector.is_empty() {
             return Ok(true);
         }
@@ -218,77 +207,39 @@ fn labels(object: Option<&Value>) -> Option<&Value> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
-    use jiff::Timestamp;
     use serde_json::json;
 
     use super::*;
-    use crate::admission::request::{equivalents, sharing};
-    use crate::journal::{Journal, Keep, Verb};
-    use crate::random::Random;
-    use crate::store::History;
-    use crate::target::Target;
-    use crate::write::{NO_EXTRA, Validation, Write};
 
-    fn write() -> Write<'static> {
-        Write {
-            manager: "test",
-            user: "ann",
-            uid: "",
-            groups: &[],
-            extra: &NO_EXTRA,
-            dry_run: false,
-            validation: Validation::Ignore,
-            force: false,
-            now: Timestamp::UNIX_EPOCH,
-            subresource: "",
+    fn resource<'a>(group: &'a str, version: &'a str, plural: &'a str) -> Resource<'a> {
+        Resource {
+            group,
+            version,
+            plural,
+            kind: (group, version, ""),
         }
-    }
-
-    fn state() -> State {
-        let journal = Journal::new(Keep::Nothing, Arc::default());
-        let mut state = State::new(Random::named(1, "matching"), History::default(), journal);
-        let resource = state.registry.get("", "namespaces").unwrap();
-        let version = Arc::clone(&resource.versions[0]);
-        let mut object = json!({"apiVersion": "v1", "kind": "Namespace",
-            "metadata": {"name": "a", "labels": {"tier": "prod"}}});
-        state.commit(&resource, &version, &mut object, &write(), Verb::Create);
-        state
     }
 
     /// Returns the version in which a request for `two` matches: `group/version/plural[/subresource]`.
     fn found(constraints: &Value, operation: Operation, path: &str, object: &Value) -> Option<String> {
-        let state = state();
         let [group, version, plural, subresource @ ..] = &*path.split('/').collect::<Vec<_>>() else {
             panic!("{path}")
         };
-        let resource = state.registry.get(group, plural).unwrap();
-        let target = Target {
-            version: Arc::clone(resource.version(version).unwrap()),
-            namespace: if resource.namespaced {
-                "a".to_owned()
-            } else {
-                String::new()
-            },
-            resource,
-            name: "two".to_owned(),
-            subresource: subresource.concat(),
-        };
-        let write = write();
-        let request = Request {
-            target: &target,
-            name: "two",
+        let is_namespace = *plural == "namespaces";
+        let facts = Facts {
             operation,
+            resource: &resource(group, version, plural),
+            equivalents: &["v1", "v2"].map(|version| resource(group, version, plural)),
+            subresource: subresource.first().unwrap_or(&""),
+            name: "two",
+            namespace: if is_namespace { "two" } else { "a" },
+            is_namespace,
             object: (operation != Operation::Delete).then_some(object),
             old: (operation != Operation::Create).then_some(object),
-            options: &Value::Null,
-            write: &write,
         };
-        let resources = sharing(&state, &target);
-        let equivalents = equivalents(&resources, &target.subresource);
         let constraints = MatchResources::deserialize(constraints).unwrap();
-        let found = constraints.matching(&state, &request, &equivalents).unwrap();
+        let namespace = || Some(json!({"metadata": {"labels": {"tier": "prod"}}}));
+        let found = constraints.matching(&facts, namespace).unwrap();
         found.map(|found| found.version.to_owned())
     }
 
@@ -340,7 +291,7 @@ mod tests {
                 false,
             ),
             (json!({"apiGroups": ["apps"]}), Operation::Create, pods, false),
-            (json!({"apiVersions": ["v2"]}), Operation::Create, pods, false),
+            (json!({"apiVersions": ["v3"]}), Operation::Create, pods, false),
             (
                 json!({"resourceNames": ["one", "two"]}),
                 Operation::Create,

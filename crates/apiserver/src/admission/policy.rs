@@ -1,15 +1,12 @@
 //! Policies and bindings as they are stored, and the expressions of a policy.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use serde::Deserialize;
 use serde_json::Value;
-use starling_cel::Metered;
 
 use super::expression::{Environment, Expression, Wanted};
-use super::matching::MatchResources;
-use super::params::{ParamKind, ParamRef};
+use super::matching::{MatchResources, Selector};
 use crate::cause::Cause;
 
 /// The reasons that a validation may have.
@@ -17,7 +14,7 @@ const REASONS: [&str; 3] = ["Forbidden", "Invalid", "RequestEntityTooLarge"];
 
 /// What happens to a request if a policy cannot be evaluated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
-pub(super) enum FailurePolicy {
+pub(crate) enum FailurePolicy {
     /// The policy is skipped.
     Ignore,
     /// The request is denied.
@@ -28,7 +25,7 @@ pub(super) enum FailurePolicy {
 
 /// What happens to a request that violates a policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-pub(super) enum Action {
+pub(crate) enum Action {
     /// The client is warned.
     Warn,
     /// It is recorded; this server has no audit log.
@@ -38,30 +35,48 @@ pub(super) enum Action {
     Deny,
 }
 
+/// The kind of the parameters of a policy.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct ParamKind {
+    pub(crate) api_version: String,
+    pub(crate) kind: String,
+}
+
+/// The objects that a binding names: one, or those that a selector matches.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct ParamRef {
+    pub(crate) name: String,
+    pub(crate) namespace: String,
+    pub(crate) selector: Option<Selector>,
+    pub(crate) parameter_not_found_action: String,
+}
+
 /// A binding: for which requests a policy is evaluated, and with which parameters.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub(super) struct Binding {
+pub(crate) struct Binding {
     /// The name of the policy.
-    pub(super) policy_name: String,
+    pub(crate) policy_name: String,
     /// The parameters; `None` evaluates the policy once without them.
-    pub(super) param_ref: Option<ParamRef>,
+    pub(crate) param_ref: Option<ParamRef>,
     /// Which requests; `None` for all that the policy matches.
-    pub(super) match_resources: Option<MatchResources>,
+    pub(crate) match_resources: Option<MatchResources>,
     /// What happens to a request that violates the policy.
-    pub(super) validation_actions: Vec<Action>,
+    pub(crate) validation_actions: Vec<Action>,
 }
 
 /// A policy with compiled expressions.
 #[derive(Debug)]
-pub(super) struct Policy {
-    pub(super) name: String,
+pub(crate) struct Policy {
+    pub(crate) name: String,
     /// Why the policy cannot be read. It was checked when it was written, so there is no such policy.
-    pub(super) broken: Option<String>,
-    pub(super) failure: FailurePolicy,
-    pub(super) param_kind: Option<ParamKind>,
+    pub(crate) broken: Option<String>,
+    pub(crate) failure: FailurePolicy,
+    pub(crate) param_kind: Option<ParamKind>,
     /// Which requests it is evaluated for; `None` is a configuration error.
-    pub(super) constraints: Option<MatchResources>,
+    pub(crate) constraints: Option<MatchResources>,
     /// The variables by name.
     pub(super) variables: BTreeMap<String, Expression>,
     pub(super) conditions: Vec<Expression>,
@@ -256,6 +271,3 @@ fn checked(
     }
     Some(expression)
 }
-
-/// A compiled program, or why there is none.
-pub(super) type Program = Result<Arc<Metered>, String>;

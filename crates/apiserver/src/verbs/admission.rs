@@ -3,7 +3,8 @@
 
 use serde_json::Value;
 
-use crate::admission::{self, Operation, Request};
+use super::policies::{self, Request};
+use crate::admission::Operation;
 use crate::kinds::tables::NAMESPACES;
 use crate::managed::ManagedFields;
 use crate::object::metadata;
@@ -128,7 +129,7 @@ pub(super) fn policies_of_new(
         options: &Value::Null,
         write,
     };
-    admission::admit(state, &request)
+    policies::admit(state, &request)
 }
 
 /// Lets the admission policies decide about the change of an object. Returns their warnings.
@@ -148,7 +149,7 @@ pub(super) fn policies_of_change(
         options: &Value::Null,
         write,
     };
-    admission::admit(state, &request)
+    policies::admit(state, &request)
 }
 
 /// Lets the admission policies decide about the deletion of an object. Returns their warnings.
@@ -169,5 +170,5 @@ pub(super) fn policies_of_deletion(
         options,
         write,
     };
-    admission::admit(state, &request)
+    policies::admit(state, &request)
 }

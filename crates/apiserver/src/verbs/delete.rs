@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 
 use super::admission;
 use super::outcome::Outcome;
+use super::policies;
 use super::update::Existing;
-use crate::admission as policies;
 use crate::journal::Verb;
 use crate::kinds::tables::{DEFINITIONS, NAMESPACES};
 use crate::object::finalizers::{CLEANUP, FOREGROUND, ORPHAN};

@@ -3,11 +3,11 @@
 use serde_json::{Value, json};
 
 use super::Facts;
-use crate::admission::{Operation, Request, admit};
+use crate::admission::Operation;
 use crate::kinds::codec;
 use crate::object::{head, metadata};
 use crate::status::Status;
-use crate::verbs::{DeleteOptions, Outcome, Target, Write, delete_evicted};
+use crate::verbs::{DeleteOptions, Outcome, Request, Target, Write, admit, delete_evicted};
 
 /// Reads an `Eviction`. A body that is none must not delete a Pod.
 fn eviction(target: &Target, object: &Value) -> Result<Value, Status> {

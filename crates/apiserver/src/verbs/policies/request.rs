@@ -2,22 +2,12 @@
 
 use serde_json::{Value, json};
 
+use crate::admission::{Facts, Operation, Resource};
 use crate::kinds::tables::NAMESPACES;
 use crate::kinds::{self, Version};
 use crate::state::State;
 use crate::target::Target;
 use crate::write::Write;
-
-/// What a request does to an object.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Operation {
-    /// It creates the object.
-    Create,
-    /// It replaces or patches the object.
-    Update,
-    /// It deletes the object.
-    Delete,
-}
 
 /// A request to change an object.
 pub(crate) struct Request<'a> {
@@ -37,65 +27,32 @@ pub(crate) struct Request<'a> {
     pub(crate) write: &'a Write<'a>,
 }
 
-/// A resource in a version.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Resource<'a> {
-    pub(super) group: &'a str,
-    pub(super) version: &'a str,
-    pub(super) plural: &'a str,
-    /// The group, version and kind of the objects, which may be those of a subresource.
-    kind: (&'a str, &'a str, &'a str),
-}
-
-impl Operation {
-    /// Returns the name, as in `request.operation`.
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Create => "CREATE",
-            Self::Update => "UPDATE",
-            Self::Delete => "DELETE",
-        }
+fn of_version<'a>(resource: &'a kinds::Resource, version: &'a Version, subresource: &str) -> Resource<'a> {
+    let (mut group, mut of_version, mut kind) = (&*resource.group, &*version.name, &*resource.kind);
+    if let Some(found) = version.subresource(subresource) {
+        group = found.group.as_deref().unwrap_or(group);
+        of_version = found.version.as_deref().unwrap_or(of_version);
+        kind = &found.kind;
+    }
+    Resource {
+        group: &resource.group,
+        version: &version.name,
+        plural: &resource.plural,
+        kind: (group, of_version, kind),
     }
 }
 
-impl<'a> Resource<'a> {
-    fn of(resource: &'a kinds::Resource, version: &'a Version, subresource: &str) -> Self {
-        let (mut group, mut of_version, mut kind) = (&*resource.group, &*version.name, &*resource.kind);
-        if let Some(found) = version.subresource(subresource) {
-            group = found.group.as_deref().unwrap_or(group);
-            of_version = found.version.as_deref().unwrap_or(of_version);
-            kind = &found.kind;
-        }
-        Self {
-            group: &resource.group,
-            version: &version.name,
-            plural: &resource.plural,
-            kind: (group, of_version, kind),
-        }
+/// Returns an object of a request in the version that a policy matches.
+pub(super) fn converted(request: &Request<'_>, matching: &Resource<'_>, object: &Value) -> Value {
+    if matching.kind == request.resource().kind {
+        return object.clone();
     }
-
-    fn kind(&self) -> Value {
-        let (group, version, kind) = self.kind;
-        json!({"group": group, "version": version, "kind": kind})
-    }
-
-    fn shown(&self) -> Value {
-        json!({"group": self.group, "version": self.version, "resource": self.plural})
-    }
-
-    /// Returns an object of the request in this version.
-    pub(super) fn converted(&self, request: &Request<'_>, object: &Value) -> Value {
-        let own = request.resource();
-        if *self == own || self.kind == own.kind {
-            return object.clone();
-        }
-        let (group, version, _) = self.kind;
-        let api_version = match group {
-            "" => version.to_owned(),
-            group => format!("{group}/{version}"),
-        };
-        kinds::to_version(object, &api_version)
-    }
+    let (group, version, _) = matching.kind;
+    let api_version = match group {
+        "" => version.to_owned(),
+        group => format!("{group}/{version}"),
+    };
+    kinds::to_version(object, &api_version)
 }
 
 impl Request<'_> {
@@ -121,7 +78,26 @@ impl Request<'_> {
             subresource,
             ..
         } = self.target;
-        Resource::of(resource, version, subresource)
+        of_version(resource, version, subresource)
+    }
+
+    /// Returns what the rules of policies look at.
+    pub(super) fn facts<'a>(
+        &'a self,
+        resource: &'a Resource<'a>,
+        equivalents: &'a [Resource<'a>],
+    ) -> Facts<'a> {
+        Facts {
+            operation: self.operation,
+            resource,
+            equivalents,
+            subresource: &self.target.subresource,
+            name: self.name,
+            namespace: self.namespace(),
+            is_namespace: self.is_namespace(),
+            object: self.object,
+            old: self.old,
+        }
     }
 
     /// Returns whether policies are never evaluated for the resource: those that decide about admission themselves.
@@ -208,7 +184,7 @@ pub(super) fn equivalents<'a>(
         .flat_map(|resource| resource.versions.iter().map(move |version| (resource, version)));
     versions
         .filter(|(_, version)| subresource.is_empty() || version.subresource(subresource).is_some())
-        .map(|(resource, version)| Resource::of(resource, version, subresource))
+        .map(|(resource, version)| of_version(resource, version, subresource))
         .collect()
 }
 

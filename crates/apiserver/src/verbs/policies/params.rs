@@ -1,31 +1,12 @@
 //! The parameters of a policy: the objects that a binding names.
 
-use serde::Deserialize;
 use serde_json::Value;
 
-use super::matching::Selector;
+use crate::admission::{ParamKind, ParamRef};
 use crate::kinds::{Resource, read_as};
 use crate::object::head;
 use crate::state::State;
 use crate::store::{Range, Stored};
-
-/// The kind of the parameters of a policy.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub(super) struct ParamKind {
-    api_version: String,
-    kind: String,
-}
-
-/// The objects that a binding names: one, or those that a selector matches.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub(super) struct ParamRef {
-    name: String,
-    namespace: String,
-    selector: Option<Selector>,
-    parameter_not_found_action: String,
-}
 
 /// Returns the parameters for which a policy is evaluated, `None` for none. The error is that of Kubernetes
 /// (`CollectParams`).
