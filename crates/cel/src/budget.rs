@@ -76,7 +76,7 @@ impl Drop for Restore {
     }
 }
 
-/// Runs an evaluation on a budget. Returns the limit that the evaluation reached, if there is one, and what it has cost.
+/// Runs an evaluation on a budget. Returns the limit that the evaluation reached, if there is one, and its cost.
 pub(crate) fn within<T>(budget: Budget, evaluation: impl FnOnce() -> T) -> (T, Option<Limit>, u64) {
     let meter = Meter {
         budget,

@@ -2,8 +2,8 @@
 //! and policies made for this test (`cases.txt`, `refused.txt`).
 //!
 //! Each line is a code and a step in the format of [`script`]. Both servers must respond with this code, and alike. A
-//! real server needs a moment until a policy is in force, so a step is repeated until they do, or for [`SETTLES`]. Steps
-//! that pass change nothing (`dryRun`), or what no later step depends on.
+//! real server needs a moment until a policy is in force, so a step is repeated until they do, or for [`SETTLES`].
+//! Steps that pass change nothing (`dryRun`), or what no later step depends on.
 
 use std::path::Path;
 use std::time::Duration;
