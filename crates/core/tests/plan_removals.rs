@@ -163,7 +163,10 @@ fn what_a_suspended_sync_depends_on_stays_with_it() {
     assert_eq!(fleet.hold("web-operator-x"), RemovalHold::DependentStays);
     assert_eq!(fleet.hold("web-crds-x"), RemovalHold::DependentStays);
     fleet.input.leaving.get_mut("web-instances-x").unwrap().suspended = false;
-    assert_eq!(fleet.remove(), ["web-crds-x", "web-instances-x", "web-operator-x"]);
+    assert_eq!(
+        fleet.remove(),
+        ["web-crds-x", "web-instances-x", "web-operator-x"]
+    );
 }
 
 #[test]
