@@ -112,7 +112,7 @@ fn later(status: Option<&SyncGroupStatus>) -> Option<String> {
 
 #[expect(clippy::print_stdout, reason = "the output of this command")]
 fn print_later(later: Option<String>) {
-    for line in later {
+    if let Some(line) = later {
         println!("{line}");
     }
 }
