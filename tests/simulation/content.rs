@@ -126,7 +126,7 @@ pub(crate) fn is_forgotten(hub: &ClusterHandle, member: &ClusterHandle) -> bool 
     };
     &*ended.manager == RESTORED_BY
         || journal.iter().any(is_restored)
-        || of_hub.iter().any(|entry| was_wanted(entry))
+        || of_hub.iter().any(was_wanted)
 }
 
 /// Returns the problem of a member that has lost what it had before Starling.

@@ -40,8 +40,8 @@ impl fmt::Debug for BudgetsOf<'_> {
 }
 
 /// The error of a read without which nothing is deleted.
-fn unread(error: HubError) -> DeletionRefusal {
-    DeletionRefusal::NotCounted(crate::chain(&error))
+fn unread(error: &HubError) -> DeletionRefusal {
+    DeletionRefusal::NotCounted(crate::chain(error))
 }
 
 impl BudgetsOf<'_> {
@@ -60,11 +60,11 @@ impl BudgetsOf<'_> {
             return Ok(());
         };
         let hub = self.context.hub;
-        let Some(group) = hub.find::<SyncGroup>(key).await.map_err(unread)? else {
+        let Some(group) = hub.find::<SyncGroup>(key).await.map_err(|error| unread(&error))? else {
             let why = format!("SyncGroup {} does not exist", key.name);
             return Err(DeletionRefusal::Stopped(why));
         };
-        let actions = actions_now(hub, &group).await.map_err(unread)?;
+        let actions = actions_now(hub, &group).await.map_err(|error| unread(&error))?;
         if let Some(why) = stopped_by(&group, &actions) {
             return Err(DeletionRefusal::Stopped(why));
         }

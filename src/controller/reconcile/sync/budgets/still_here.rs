@@ -21,7 +21,7 @@ fn stopped(why: impl Into<String>) -> Result<(), DeletionRefusal> {
 /// [`DeletionRefusal`]: nothing may be deleted now.
 pub(super) async fn prunes(context: SyncContext<'_>, observed: &SyncSnapshot) -> Result<(), DeletionRefusal> {
     let found = context.hub.find::<SyncResource>(&observed.key).await;
-    let found = found.map_err(unread)?;
+    let found = found.map_err(|error| unread(&error))?;
     let Some(sync) = found.filter(|sync| sync.metadata.uid == observed.object.metadata.uid) else {
         return stopped("the Sync does not exist any more");
     };
@@ -33,7 +33,7 @@ pub(super) async fn prunes(context: SyncContext<'_>, observed: &SyncSnapshot) ->
     }
     is_not_undeleted(Some(&*observed.object), &sync)?;
     let cluster = context.hub.find::<Cluster>(&observed.cluster_key()).await;
-    match cluster.map_err(unread)? {
+    match cluster.map_err(|error| unread(&error))? {
         Some(cluster) if cluster.metadata.deletion_timestamp.is_some() => {
             stopped("the Cluster is being deleted")
         }
@@ -74,7 +74,7 @@ pub(super) async fn approves(
     };
     if live_approvals::are_there(context.hub, &of, before, used)
         .await
-        .map_err(unread)?
+        .map_err(|error| unread(&error))?
     {
         return Ok(());
     }
