@@ -124,9 +124,7 @@ pub(crate) fn is_forgotten(hub: &ClusterHandle, member: &ClusterHandle) -> bool 
                 .as_str()
                 .is_some_and(|note| note.contains("has the entry and selects the cluster"))
     };
-    &*ended.manager == RESTORED_BY
-        || journal.iter().any(is_restored)
-        || of_hub.iter().any(was_wanted)
+    &*ended.manager == RESTORED_BY || journal.iter().any(is_restored) || of_hub.iter().any(was_wanted)
 }
 
 /// Returns the problem of a member that has lost what it had before Starling.
