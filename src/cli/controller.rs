@@ -10,7 +10,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use starling_core::account::AccountRules;
 use starling_core::apply::budget::read_kind;
-use starling_core::controlled_label::{ControlledLabel, LabelRules};
+use starling_core::controlled_label::{ControlledLabel, LabelLists, LabelRules};
 use starling_core::deletion_budget::BudgetLimits;
 use starling_core::gate::job::JobAccounts;
 use starling_core::object::GroupKind;
@@ -19,7 +19,7 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-use super::value::dns_name;
+use super::value::{dns_name, label_key};
 use super::{hub, kube_errors};
 use crate::controller::deletion_budgets::DeletionSettings;
 use crate::controller::rights::Rights;
@@ -97,6 +97,10 @@ pub(super) struct WorkArguments {
     /// rbac.authorization.k8s.io/aggregate-to-… of ClusterRoles, are refused
     #[arg(long, value_name = "LABEL")]
     allow_controlled_label: Vec<ControlledLabel>,
+    /// Label that no object in git may carry, with whatever value, because the platform grants rights by it;
+    /// repeatable
+    #[arg(long, value_name = "LABEL", value_parser = label_key)]
+    controlled_label: Vec<String>,
     /// Refuse Syncs without a serviceAccountName, unless --default-service-account is set
     #[arg(long)]
     require_service_account: bool,
@@ -128,7 +132,10 @@ impl WorkArguments {
                     default: self.default_service_account.unwrap_or_default(),
                     required: self.require_service_account,
                 },
-                labels: LabelRules::Allowed(self.allow_controlled_label.into_iter().collect()),
+                labels: LabelRules::Listed(LabelLists {
+                    allowed: self.allow_controlled_label.into_iter().collect(),
+                    added: self.controlled_label.into_iter().collect(),
+                }),
                 // The embedded management cluster has no policies.
                 check_policies: false,
             },
@@ -214,6 +221,8 @@ mod tests {
                 "--allow-controlled-label=app",
                 "pod-security.kubernetes.io/enforce",
             ),
+            ("--controlled-label=a/b/c", "field.cattle.io/projectId"),
+            ("--controlled-label=-a", "field.cattle.io/projectId"),
         ] {
             let error = parse(&[argument]).unwrap_err().to_string();
             assert!(error.contains(example), "{error}");

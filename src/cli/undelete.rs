@@ -5,7 +5,7 @@ use clap::Args;
 use kube::api::{Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use serde_json::json;
-use starling_api::{PendingDeletions, SyncGroup, SyncResource, UNDELETE};
+use starling_api::{PendingDeletions, SyncGroup, SyncGroupStatus, SyncResource, UNDELETE};
 use starling_core::plural::counted;
 
 use super::caller::{Caller, CallerArguments};
@@ -16,7 +16,7 @@ use crate::read_model::explanation::ExplainedObject;
 /// Options of `undelete`.
 #[derive(Debug, Args)]
 pub(super) struct UndeleteArguments {
-    /// Subject whose pending deletions to cancel: GROUP (on all clusters) or sync/NAME
+    /// Subject whose pending deletions to cancel: GROUP (on all clusters where they are pending now) or sync/NAME
     #[arg(value_name = "SUBJECT")]
     subject: ExplainedObject,
     #[command(flatten)]
@@ -37,8 +37,11 @@ pub(super) async fn run(arguments: UndeleteArguments) -> anyhow::Result<()> {
         ExplainedObject::Group(name) => {
             let group = lists::group(&caller, &name).await?;
             let of = lists::objects_of(&caller, group).await?;
+            let later = later(of.group.status.as_ref());
             let syncs: Vec<SyncResource> = of.syncs.into_values().collect();
-            keep::<SyncGroup>(&caller, &name, &syncs).await
+            keep::<SyncGroup>(&caller, &name, &syncs).await?;
+            print_later(later);
+            Ok(())
         }
     }
 }
@@ -94,6 +97,26 @@ fn print_kept(pending: &[(&SyncResource, &PendingDeletions)]) {
     }
 }
 
+/// Returns what happens on the clusters that the rollout has not reached; `None`: it has reached all.
+fn later(status: Option<&SyncGroupStatus>) -> Option<String> {
+    let clusters = &status?.clusters;
+    let others = clusters.total.saturating_sub(clusters.updated);
+    (others > 0).then(|| {
+        format!(
+            "{} not up to date yet: objects that leave git there later are deleted after their grace, unless the \
+             commit is reverted or this command is run again",
+            counted(others, "cluster is", "clusters are")
+        )
+    })
+}
+
+#[expect(clippy::print_stdout, reason = "the output of this command")]
+fn print_later(later: Option<String>) {
+    if let Some(line) = later {
+        println!("{line}");
+    }
+}
+
 /// Returns what happens to the objects of a Sync. Its status names at most ten of them.
 fn kept(pending: &PendingDeletions) -> String {
     let named = u32::try_from(pending.objects.len()).unwrap_or(u32::MAX);
@@ -127,5 +150,18 @@ mod tests {
             kept(&pending(12, &["ConfigMap a/b", "Secret a/c"])),
             "keeping 12 objects, which Starling will no longer manage: ConfigMap a/b, Secret a/c and 10 more"
         );
+    }
+
+    #[test]
+    fn clusters_that_get_the_release_later_are_named() {
+        let status = |total, updated| {
+            let clusters = json!({"total": total, "updated": updated, "progressing": 0, "pending": 0, "failed": 0,
+                "unreachable": 0, "held": 0});
+            serde_json::from_value::<SyncGroupStatus>(json!({"clusters": clusters})).unwrap()
+        };
+        assert_eq!(later(None), None);
+        assert_eq!(later(Some(&status(3, 3))), None);
+        let text = later(Some(&status(3, 1))).unwrap();
+        assert!(text.starts_with("2 clusters are not up to date yet"), "{text}");
     }
 }

@@ -20,6 +20,7 @@ pub mod hub;
 pub mod interpreter;
 pub mod keyed;
 mod ledger_retention;
+mod live_approvals;
 pub mod manifests;
 pub mod object_key;
 pub mod pins;

@@ -19,14 +19,14 @@ use crate::removals::{CLUSTERS, entries, is_waiting, roll_out};
 use crate::world::{Scene, all, blocked_by, exclusive_scene, shared_scene};
 
 /// A watch of the controller that is open and delivers nothing.
-struct SilentWatch {
+pub(crate) struct SilentWatch {
     hub: Arc<FaultProxy>,
     rule: RuleHandle,
 }
 
 impl SilentWatch {
     /// Silences the watches of a kind. Lists and reads are answered.
-    async fn of(scene: &Scene, plural: &str) -> Result<Self> {
+    pub(crate) async fn of(scene: &Scene, plural: &str) -> Result<Self> {
         let hub = scene.proxy(MANAGEMENT)?;
         let watches = Match::method(Method::GET)
             .path_ends_with(format!("/{plural}"))
@@ -40,7 +40,7 @@ impl SilentWatch {
         Ok(Self { hub, rule })
     }
 
-    fn end(self) {
+    pub(crate) fn end(self) {
         self.hub.remove(&self.rule);
         self.hub.cut_connections();
     }
@@ -64,12 +64,12 @@ async fn until_read(scene: &Scene, path_end: &str, before: usize) -> Result<()> 
     Ok(())
 }
 
-fn tools_on(scene: &Scene, cluster: &str) -> String {
+pub(crate) fn tools_on(scene: &Scene, cluster: &str) -> String {
     format!("{}-tools-{cluster}", scene.name)
 }
 
 /// The canary has lost the entry `tools`, and the others wait for the approval of its stage.
-async fn remove_the_entry_from_the_canary(scene: &Scene) -> Result<()> {
+pub(crate) async fn remove_the_entry_from_the_canary(scene: &Scene) -> Result<()> {
     let patch = json!({"spec": {"syncs": entries(scene, false)}});
     scene.fleet().patch::<SyncGroup>(scene.name, patch).await?;
     scene.until_value("m1", "tool", None).await?;

@@ -8,8 +8,8 @@ use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 use starling_api::conditions::{self, DELETION_HELD, MEMBERSHIP_HELD};
 use starling_api::{
-    APPROVE_DELETIONS, APPROVE_MEMBERSHIP, DeletionApproval, DeletionHold, RolloutPhase, SyncGroup,
-    SyncGroupStatus, SyncResource,
+    APPROVE_DELETIONS, APPROVE_MEMBERSHIP, DeletionApproval, DeletionHold, REQUESTED_AT, RolloutPhase,
+    SyncGroup, SyncGroupStatus, SyncResource,
 };
 use starling_testkit::fleet::TIMEOUT;
 use starling_testkit::{Fault, Match, wait};
@@ -625,6 +625,70 @@ fn an_automatic_rollback_keeps_the_entries_that_its_release_lacks() -> Result<()
         scene.status("nothing is held", released).await?;
         Ok(())
     })
+}
+
+/// Guards against two Syncs of one group that write an object in turns: a commit renamed an entry and failed on the
+/// second cluster, the rollback has the old entry, and the removal of the new one waits for a person.
+#[test]
+fn an_entry_that_a_rollback_lacks_leaves_the_objects_to_the_entries_of_its_release() -> Result<()> {
+    shared_scene("left-behind", async |scene| {
+        let old = config_map(&scene.own("settings"), "one");
+        let new = config_map(&scene.own("settings"), "two");
+        // Its namespace is on the first cluster only.
+        let only = scene.own("only");
+        let other = config_map(&scene.own("other"), "two").replace("default", &only);
+        let files = [
+            ("old/map.yaml", &*old),
+            ("new/map.yaml", &new),
+            ("new/other.yaml", &other),
+        ];
+        let commit = scene.repo.commit(&files, "two folders")?;
+        let namespaces: Api<Namespace> = Api::all(scene.fleet().member("m1").await?);
+        let namespace = serde_json::from_value(json!({"metadata": {"name": only}}))?;
+        namespaces.create(&PostParams::default(), &namespace).await?;
+        scene.follow_main().await?;
+        scene.select(&CLUSTERS).await?;
+        let strategy = json!({"maxConcurrency": 1, "maxFailures": 0, "onFailure": "Rollback"});
+        let spec = |syncs: Value| json!({"clusterSelector": scene.selector(), "syncs": syncs, "rolloutStrategy": strategy});
+        let entry = |name: &str| json!([{"name": name, "sourceRef": {"name": scene.name}, "path": format!("./{name}"), "interval": "1s"}]);
+        scene.fleet().put_group(scene.name, spec(entry("old"))).await?;
+        scene.succeeded(&commit).await?;
+        scene.fleet().put_group(scene.name, spec(entry("new"))).await?;
+        let is_back = |status: &SyncGroupStatus| {
+            let rollout = status.rollout.as_ref();
+            rollout.is_some_and(|rollout| rollout.id == 3 && rollout.phase == RolloutPhase::Succeeded)
+        };
+        scene.status("rolled back", is_back).await?;
+        scene.until_value("m1", "settings", Some("one")).await?;
+        let other = namespaced(scene, &only, "other").await?;
+        assert!(other.is_some(), "the new entry was not applied on m1");
+        let before = scene.map("m1", "settings").await?.context("the map")?;
+        // Each of the two compares every object, and repairs what differs.
+        for entry in ["new", "old", "new"] {
+            let name = format!("{}-{entry}-m1", scene.name);
+            let at = jiff::Timestamp::now().to_string();
+            let request = json!({"metadata": {"annotations": {REQUESTED_AT: at}}});
+            scene.fleet().patch::<SyncResource>(&name, request).await?;
+            let is_handled = |sync: &SyncResource| {
+                let status = sync.status.as_ref();
+                status.is_some_and(|status| status.last_handled_reconcile_at == at)
+            };
+            scene
+                .fleet()
+                .until::<SyncResource>(&name, "compared", is_handled)
+                .await?;
+        }
+        let after = scene.map("m1", "settings").await?.context("the map")?;
+        let [before, after] = [before, after].map(|map| map.metadata.resource_version);
+        assert_eq!(before, after, "written again");
+        assert_eq!(scene.value("m1", "settings").await?.as_deref(), Some("one"));
+        Ok(())
+    })
+}
+
+async fn namespaced(scene: &Scene, namespace: &str, name: &str) -> Result<Option<ConfigMap>> {
+    let maps: Api<ConfigMap> = Api::namespaced(scene.fleet().member("m1").await?, namespace);
+    Ok(maps.get_opt(&scene.own(name)).await?)
 }
 
 fn digest_in(message: &str) -> Result<String> {

@@ -96,7 +96,8 @@ pub(crate) fn missing_extra(
 }
 
 /// Whether a restore brought back objects of the entry that comes and goes, or lost the Sync that would delete them: no
-/// Sync of the management cluster names them, and nobody else deletes them.
+/// Sync of the management cluster names them, and nobody else deletes them. So it is if the last Sync ended while the
+/// group had the entry again, which left before it was admitted to the cluster again.
 pub(crate) fn is_forgotten(hub: &ClusterHandle, member: &ClusterHandle) -> bool {
     let ending = format!("-{EXTRA}-{}", member.name());
     let journal = hub.journal();
@@ -110,7 +111,20 @@ pub(crate) fn is_forgotten(hub: &ClusterHandle, member: &ClusterHandle) -> bool 
     };
     let journal = member.journal();
     let is_restored = |entry: &Entry| entry.time > ended.time && &*entry.manager == RESTORED_BY;
-    &*ended.manager == RESTORED_BY || journal.iter().any(is_restored)
+    let of_hub = hub.journal();
+    let was_wanted = |entry: &Entry| {
+        let event = entry.object.read();
+        let (name, note) = (&event["involvedObject"]["name"], &event["message"]);
+        (&*entry.kind == "Event" && entry.time <= ended.time)
+            && name
+                .as_str()
+                .is_some_and(|name| name == ended.object.head.name.as_ref())
+            && event["involvedObject"]["uid"] == *ended.object.head.uid
+            && note
+                .as_str()
+                .is_some_and(|note| note.contains("has the entry and selects the cluster"))
+    };
+    &*ended.manager == RESTORED_BY || journal.iter().any(is_restored) || of_hub.iter().any(was_wanted)
 }
 
 /// Returns the problem of a member that has lost what it had before Starling.

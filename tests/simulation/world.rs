@@ -364,18 +364,15 @@ pub(crate) fn run(seed: u64, script: &Script) -> anyhow::Result<Run> {
         stage.until(thawed, |_| false)?;
     }
     let limit = stage.simulation.elapsed() + timeout;
-    stage.until(limit, |world| problems_of(world).next().is_none())?;
-    let moves = { script.events.iter() }.any(|(_, event)| matches!(event, Event::Transfer { .. }));
-    if moves || !stage.set_backs.is_empty() {
-        // What a restore set back without a visible difference is repaired by the next drift check, which also takes
-        // back the objects that have the label of the other group.
-        let next_check = stage.simulation.elapsed() + IDLE_TIME;
-        stage.until(next_check, |_| false)?;
-    }
-    // An object that may stay, because its cluster has left its group before, is pruned after its grace all the same.
-    let after_grace = stage.simulation.elapsed() + IDLE_TIME;
-    stage.until(after_grace, |world| !content::awaits_prune(world))?;
-    let problems: Vec<String> = problems_of(&world).collect();
+    let problems = loop {
+        stage.until(limit, |world| problems_of(world).next().is_none())?;
+        stage.settle(script)?;
+        let problems: Vec<String> = problems_of(&world).collect();
+        // What the controller did not know of passed for converged.
+        if problems.is_empty() || stage.simulation.elapsed() >= limit {
+            break problems;
+        }
+    };
     let converged_at = problems.is_empty().then(|| at(stage.simulation.elapsed()));
     let idle_end = stage.simulation.elapsed() + IDLE_TIME;
     stage.until(idle_end, |_| converged_at.is_none())?;
@@ -429,6 +426,21 @@ struct Stage<'a> {
 }
 
 impl Stage<'_> {
+    /// Waits after the fleet seems to have converged, for what takes time and does not show.
+    fn settle(&mut self, script: &Script) -> anyhow::Result<()> {
+        let moves = { script.events.iter() }.any(|(_, event)| matches!(event, Event::Transfer { .. }));
+        if moves || !self.set_backs.is_empty() {
+            // What a restore set back without a visible difference is repaired by the next drift check, which also takes
+            // back the objects that have the label of the other group.
+            let next_check = self.simulation.elapsed() + IDLE_TIME;
+            self.until(next_check, |_| false)?;
+        }
+        // An object that may stay, because its cluster has left its group before, is pruned after its grace all the same.
+        let after_grace = self.simulation.elapsed() + IDLE_TIME;
+        self.until(after_grace, |world| !content::awaits_prune(world))?;
+        Ok(())
+    }
+
     /// Runs until a time, or until a condition is true. Returns the time.
     fn until(&mut self, limit: Duration, condition: impl Fn(&World) -> bool) -> anyhow::Result<Duration> {
         let mut checked = self.simulation.elapsed();

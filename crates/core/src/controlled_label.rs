@@ -43,15 +43,27 @@ impl FromStr for ControlledLabel {
 /// Which of these labels manifests may carry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LabelRules {
-    /// Those that the operator allows.
-    Allowed(BTreeSet<ControlledLabel>),
+    /// What the operator allows and adds.
+    Listed(LabelLists),
     /// All of them: what a preview shows if the controller published no settings.
     Any,
 }
 
+/// The lists of an operator.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LabelLists {
+    /// Labels that manifests may carry although they grant rights.
+    #[serde(default)]
+    pub allowed: BTreeSet<ControlledLabel>,
+    /// Further labels that no object may carry, with whatever value: a platform may grant rights by labels of its own,
+    /// such as the project of a Namespace.
+    #[serde(default)]
+    pub added: BTreeSet<String>,
+}
+
 impl Default for LabelRules {
     fn default() -> Self {
-        Self::Allowed(BTreeSet::new())
+        Self::Listed(LabelLists::default())
     }
 }
 
@@ -59,13 +71,16 @@ impl LabelRules {
     /// Returns a label of an object that it may not carry.
     #[must_use]
     pub fn refused<'a>(&self, key: &ObjectId, labels: &'a Map<String, Value>) -> Option<&'a str> {
-        let Self::Allowed(allowed) = self else {
+        let Self::Listed(LabelLists { allowed, added }) = self else {
             return None;
         };
-        let mut found = labels.iter().filter(|(label, value)| grants(key, label, value));
-        found
-            .find(|(label, _)| !allowed.contains(&ControlledLabel((*label).clone())))
-            .map(|(label, _)| label.as_str())
+        let is_refused = |label: &String, value: &Value| {
+            let grants = grants(key, label, value) && !allowed.contains(&ControlledLabel(label.clone()));
+            grants || added.contains(label)
+        };
+        let mut labels = labels.iter();
+        let refused = labels.find(|(label, value)| is_refused(label, value));
+        refused.map(|(label, _)| label.as_str())
     }
 }
 
@@ -97,7 +112,10 @@ mod tests {
     fn tenant_labels_that_grant_rights_are_refused_unless_the_operator_allows_them() {
         const RBAC: &str = "rbac.authorization.k8s.io";
         let to_edit = "rbac.authorization.k8s.io/aggregate-to-edit";
-        let allowed = LabelRules::Allowed([POD_SECURITY.parse().unwrap()].into());
+        let allowed = LabelRules::Listed(LabelLists {
+            allowed: [POD_SECURITY.parse().unwrap()].into(),
+            ..LabelLists::default()
+        });
         for (group, kind, label, value, by_default, with_one) in [
             ("", "Namespace", POD_SECURITY, "privileged", true, false),
             ("", "Namespace", POD_SECURITY, "baseline", true, false),
@@ -124,6 +142,24 @@ mod tests {
         }
         for other in ["app", AGGREGATION, "pod-security.kubernetes.io/warn", ""] {
             assert_eq!(other.parse::<ControlledLabel>(), Err(NotControlled), "{other}");
+        }
+    }
+
+    #[test]
+    fn tenant_labels_that_the_operator_adds_are_refused_on_every_object() {
+        let rules = LabelRules::Listed(LabelLists {
+            added: ["platform.example.com/project".to_owned()].into(),
+            ..LabelLists::default()
+        });
+        for (label, refused) in [
+            ("platform.example.com/project", true),
+            ("platform.example.com/team", false),
+        ] {
+            let labels = Map::from_iter([(label.to_owned(), json!("prod"))]);
+            for kind in ["Namespace", "ConfigMap"] {
+                let found = rules.refused(&key("", kind), &labels);
+                assert_eq!(found, refused.then_some(label), "{kind}");
+            }
         }
     }
 }

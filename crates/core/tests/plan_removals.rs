@@ -139,6 +139,36 @@ fn leaving(cluster: &str, entry: &str, cause: LeavingCause) -> (SyncName, Leavin
     (format!("web-{entry}-{cluster}").into(), sync)
 }
 
+/// Guards against an operator that goes while its instances stay, whose finalizers nobody runs then: the Sync of the
+/// instances is suspended on a cluster that left.
+#[test]
+fn what_a_suspended_sync_depends_on_stays_with_it() {
+    let mut fleet = Fleet::new(json!({"maxConcurrency": "100%"}));
+    let unselected = || LeavingCause::ClusterUnselected {
+        settles_at: t(0),
+        stage: 0,
+        windows: Vec::new(),
+    };
+    for entry in ["crds", "operator", "instances"] {
+        fleet.input.leaving.extend([leaving("x", entry, unselected())]);
+    }
+    for (entry, on) in [("instances", "operator"), ("operator", "crds")] {
+        let sync = fleet.input.leaving.get_mut(&*format!("web-{entry}-x")).unwrap();
+        sync.depends_on = [format!("web-{on}-x").into()].into();
+        sync.suspended = entry == "instances";
+    }
+    fleet.input.leaving.retain(|_, sync| sync.cause == unselected());
+    assert_eq!(fleet.remove(), ["web-app-x", "web-app-y"]);
+    assert_eq!(fleet.hold("web-instances-x"), RemovalHold::SyncSuspended);
+    assert_eq!(fleet.hold("web-operator-x"), RemovalHold::DependentStays);
+    assert_eq!(fleet.hold("web-crds-x"), RemovalHold::DependentStays);
+    fleet.input.leaving.get_mut("web-instances-x").unwrap().suspended = false;
+    assert_eq!(
+        fleet.remove(),
+        ["web-crds-x", "web-instances-x", "web-operator-x"]
+    );
+}
+
 #[test]
 fn clusters_lose_an_entry_and_leave_in_slots() {
     let mut fleet = Fleet::new(json!({"maxConcurrency": 2}));

@@ -229,6 +229,7 @@ struct Named {
 }
 
 impl Drop for Named {
+    #[expect(clippy::print_stderr, reason = "for tests: the input of a failure")]
     fn drop(&mut self) {
         if std::thread::panicking() {
             let Self { seed, number, input } = self;

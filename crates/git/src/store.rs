@@ -3,7 +3,6 @@
 mod fetch;
 mod joining;
 mod retain;
-mod tenant_pool;
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::DirBuilder;
@@ -28,7 +27,7 @@ use super::limits::GitLimits;
 use super::mirror::{self, Mirror, commit_id};
 use super::tree::TreeReader;
 use super::want::Want;
-use tenant_pool::{TenantPermit, TenantPool};
+use starling_net::tenant_pool::{TenantPermit, TenantPool};
 
 /// The time that an interrupted call may take to stop. The call checks the flag every few milliseconds, so only an
 /// unresponsive disk or a long walk through history takes longer.

@@ -7,6 +7,7 @@
 //! - [`rules`]: the lists of an operator.
 //! - [`tls`]: the trusted certificates, and the client certificate.
 //! - [`exchange`]: one request on its own connection; reads bodies within limits.
+//! - [`tenant_pool`]: permits of calls, of which one tenant has at most half.
 //! - [`web`]: one request to a server that a user names.
 //! - [`clock`]: the time, as a parameter.
 //! - [`chain`]: the text of an error without credentials.
@@ -16,6 +17,7 @@ pub mod dial;
 mod errors;
 pub mod exchange;
 pub mod rules;
+pub mod tenant_pool;
 pub mod tls;
 pub mod web;
 

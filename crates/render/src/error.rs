@@ -99,8 +99,8 @@ pub enum RenderError {
     },
     /// An object with a label by which a platform grants rights.
     #[error(
-        "{key} has the label {label}, which grants rights on the cluster; an operator can allow it with \
-         --allow-controlled-label"
+        "{key} has the label {label}, which grants rights on the cluster; the operator decides with \
+         --allow-controlled-label and --controlled-label of the controller"
     )]
     ControlledLabel {
         /// The object.

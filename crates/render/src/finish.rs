@@ -371,7 +371,10 @@ mod tests {
             refused.contains(LABEL) && refused.contains("--allow-controlled-label"),
             "{refused}"
         );
-        let allowed = LabelRules::Allowed([LABEL.parse().expect("a label")].into());
+        let allowed = LabelRules::Listed(starling_core::controlled_label::LabelLists {
+            allowed: [LABEL.parse().expect("a label")].into(),
+            ..Default::default()
+        });
         assert!(finish(&allowed, "privileged").is_ok());
     }
 

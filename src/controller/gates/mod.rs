@@ -21,7 +21,6 @@ use starling_core::gate::webhook::GateRequest;
 use starling_core::gate::{GateId, Side, Task};
 use starling_core::ids::{GroupId, RolloutNumber};
 use starling_core::plan::{Gate, GateRecord, GateResult, StageRecord};
-use tokio::sync::Semaphore;
 use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -32,9 +31,10 @@ use super::ports::Web;
 use super::workqueue::Workqueue;
 use crate::controller::object_key::ObjectKey;
 use starling_net::clock::Clock;
+use starling_net::tenant_pool::TenantPool;
 
-/// Maximum number of concurrent requests of gates over all groups. A request takes seconds at most, and minutes pass
-/// between two requests of one gate.
+/// Maximum number of concurrent requests of gates over all groups; a namespace has at most half of them. A request
+/// takes seconds at most, and minutes pass between two requests of one gate, but a server may drip.
 const MAX_CONCURRENT_REQUESTS: usize = 32;
 
 /// A gate that has begun and has no result.
@@ -67,14 +67,14 @@ pub struct GateTools {
 #[derive(Debug)]
 pub struct GateTasks {
     known: Keyed<BTreeMap<GateId, Entry>>,
-    requests: Semaphore,
+    requests: TenantPool,
 }
 
 impl Default for GateTasks {
     fn default() -> Self {
         Self {
             known: Keyed::default(),
-            requests: Semaphore::new(MAX_CONCURRENT_REQUESTS),
+            requests: TenantPool::new(MAX_CONCURRENT_REQUESTS),
         }
     }
 }
@@ -262,3 +262,6 @@ fn status_of<'s>(stage: &'s mut StageStatus, id: &GateId) -> Option<&'s mut Task
     };
     list.get_mut(id.index)
 }
+
+#[cfg(test)]
+mod tests;

@@ -45,8 +45,8 @@ pub(super) async fn run(gate: GateTask, ended: CancellationToken) {
 }
 
 async fn attempt(gate: &GateTask, created: &mut job::JobCreated) -> Evaluation {
-    // The semaphore is never closed.
-    let _permit = gate.tools.gates.requests.acquire().await;
+    // The permits are never closed.
+    let _permit = gate.tools.gates.requests.acquire(&gate.group.to_string()).await;
     match &gate.task.effect {
         Effect::Webhook { url, secret } => webhook::evaluate(gate, url, secret).await,
         Effect::Metric {

@@ -49,6 +49,14 @@ pub enum HubError {
         #[source]
         source: serde_json::Error,
     },
+    /// A person took the approval of clusters that leave back, and the watch has not delivered that yet.
+    #[error(
+        "SyncGroup {group} on the management cluster: the approval of clusters that leave was taken back"
+    )]
+    ApprovalTakenBack {
+        /// The group.
+        group: String,
+    },
     /// Other processes wrote the object again and again.
     #[error("{action} {object} on the management cluster: other processes write it at the same time")]
     Contended {
@@ -87,6 +95,7 @@ impl HubError {
             }
             Self::Timeout { .. }
             | Self::InTheWay { .. }
+            | Self::ApprovalTakenBack { .. }
             | Self::Unreadable { .. }
             | Self::Contended { .. } => false,
         }
@@ -101,6 +110,7 @@ impl HubError {
             }
             Self::Timeout { .. }
             | Self::InTheWay { .. }
+            | Self::ApprovalTakenBack { .. }
             | Self::Unreadable { .. }
             | Self::Contended { .. } => false,
         }

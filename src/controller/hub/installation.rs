@@ -27,7 +27,7 @@ const CONFIRMED: &str = "confirmDeletionOf";
 /// The key with the rules for accounts of Syncs.
 const ACCOUNT_RULES: &str = "accountRules";
 /// The key with the labels that grant rights and that manifests may carry.
-const CONTROLLED_LABELS: &str = "allowedControlledLabels";
+const CONTROLLED_LABELS: &str = "controlledLabels";
 /// The key with the finding that the management cluster was set back.
 const RESTORE_DETECTED: &str = "restoreDetected";
 
@@ -227,21 +227,21 @@ impl Hub {
         Ok(rules.unwrap_or_default())
     }
 
-    /// Publishes the labels that grant rights and that manifests may carry, for previews.
+    /// Publishes which labels that grant rights manifests may carry, for previews.
     ///
     /// # Errors
     /// [`HubError`].
     pub async fn publish_label_rules(&self, rules: &LabelRules) -> Result<(), HubError> {
-        let LabelRules::Allowed(labels) = rules else {
+        let LabelRules::Listed(lists) = rules else {
             return self.publish(CONTROLLED_LABELS, "").await;
         };
-        match encoded(Some(labels), CONTROLLED_LABELS)? {
+        match encoded(Some(lists), CONTROLLED_LABELS)? {
             Value::String(text) => self.publish(CONTROLLED_LABELS, &text).await,
             _ => Ok(()),
         }
     }
 
-    /// Returns the published labels; [`LabelRules::Any`] if the controller published none.
+    /// Returns the published lists; [`LabelRules::Any`] if the controller published none.
     ///
     /// # Errors
     /// [`HubError`].
@@ -250,8 +250,8 @@ impl Hub {
         let Some(map) = map.filter(|map| has_text(map, CONTROLLED_LABELS)) else {
             return Ok(LabelRules::Any);
         };
-        let labels = InstallationRecord { map }.value(CONTROLLED_LABELS)?;
-        Ok(labels.map_or(LabelRules::Any, LabelRules::Allowed))
+        let lists = InstallationRecord { map }.value(CONTROLLED_LABELS)?;
+        Ok(lists.map_or(LabelRules::Any, LabelRules::Listed))
     }
 
     async fn publish(&self, name: &'static str, text: &str) -> Result<(), HubError> {

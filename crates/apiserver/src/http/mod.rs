@@ -2,6 +2,7 @@
 
 mod authorize;
 mod body;
+mod committed;
 mod content;
 mod discovery;
 mod encode;
@@ -27,6 +28,7 @@ use hyper::body::Incoming;
 use hyper::{Method, Request, Response};
 
 pub use body::{Body, Broken};
+use committed::Read;
 use request::Call;
 use response::{json, status_response, text, too_many};
 
@@ -161,12 +163,15 @@ async fn respond(call: Call, request: Request<Incoming>, effects: &[Effect]) -> 
         .accept
         .protobuf
         .map(|fallback| (fallback, resources::is_builtin(&call)));
+    let read = Read::of(&call);
     let outcome = match &call.route {
         route::Route::Resource { .. } => resources::answer(call, request, effects).await,
         route::Route::Plain(_) => plain::answer(&call),
         route::Route::Discovery(_) => discovery::answer(&call),
     };
-    if let Err(error) = cluster.durable().await {
+    if let Err(error) = cluster.durable().await
+        && !read.is_some_and(|read| read.is_committed(&cluster))
+    {
         return status_response(&Status::internal(error));
     }
     let response = outcome.unwrap_or_else(|status| status_response(&status));

@@ -13,12 +13,12 @@ use super::body::{Body, Broken};
 use super::encode::whole;
 use super::negotiate::Shape;
 use super::request::Call;
-use super::response::with_type;
+use super::response::{too_many, with_type};
 use super::table;
 use crate::faults::{Effect, RequestFacts};
 use crate::kinds::Form;
 use crate::schema;
-use crate::server::{Clock, Cluster};
+use crate::server::{Clock, Cluster, WatchPermit};
 use crate::status::Status;
 use crate::verbs::{Event, EventBody, Service, Target, WatchOptions, Watching, watch_error};
 
@@ -26,6 +26,9 @@ use crate::verbs::{Event, EventBody, Service, Target, WatchOptions, Watching, wa
 const BOOKMARKS_EVERY: Duration = Duration::from_secs(60);
 /// The duration of a watch without `timeoutSeconds`; Kubernetes chooses between 30 and 60 minutes.
 const DEFAULT_DURATION: Duration = Duration::from_secs(45 * 60);
+
+/// When a user with too many watches is asked to come again, in seconds.
+const RETRY_AFTER_SECONDS: u32 = 5;
 
 /// The time that a connection has to send its pending data before a fault closes it.
 const FLUSH: Duration = Duration::from_millis(20);
@@ -50,11 +53,15 @@ struct Stream {
     /// The properties of the request, for faults that begin later.
     facts: RequestFacts,
     over: bool,
+    _permit: WatchPermit,
 }
 
 /// Handles a watch.
 pub(super) fn answer(call: &Call, target: Target, effects: &[Effect]) -> Result<Response<Body>, Status> {
     let options = call.params.watch()?;
+    let Some(permit) = call.cluster.watches().open(&call.user.name) else {
+        return Ok(too_many(RETRY_AFTER_SECONDS));
+    };
     let (begun, changes) = {
         let mut state = call.cluster.state();
         let changes = state.store.signal(&target.resource.table);
@@ -81,6 +88,7 @@ pub(super) fn answer(call: &Call, target: Target, effects: &[Effect]) -> Result<
         fault: fault(effects),
         facts: call.facts.clone(),
         over: false,
+        _permit: permit,
     };
     let events = futures::stream::unfold(stream, |mut stream| async move {
         let next = stream.next().await?;

@@ -1,5 +1,6 @@
 //! The queue of writes to the disk.
 
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -144,6 +145,11 @@ impl Queue {
             .send_modify(|progress| progress.failure = Some(Arc::new(why)));
     }
 
+    /// Returns the number of the last record on the disk.
+    fn committed(&self) -> u64 {
+        self.progress.borrow().committed
+    }
+
     /// Returns an error while records cannot be committed.
     fn check_failure(&self) -> Result<(), PersistError> {
         match &self.progress.borrow().failure {
@@ -172,12 +178,32 @@ impl Queue {
     }
 }
 
+/// The objects with writes that may not be on the disk yet, in the order of their records.
+#[derive(Debug, Default)]
+struct Uncommitted(Mutex<VecDeque<(u64, TableName, Box<str>)>>);
+
+impl Uncommitted {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<(u64, TableName, Box<str>)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds the objects of records of which the last one has a number, and forgets those that are on the disk.
+    fn add(&self, objects: Vec<(TableName, Box<str>)>, last: u64, committed: u64) {
+        let mut known = self.lock();
+        while known.front().is_some_and(|(number, ..)| *number <= committed) {
+            known.pop_front();
+        }
+        known.extend(objects.into_iter().map(|(table, key)| (last, table, key)));
+    }
+}
+
 /// The queue end of one cluster. The cluster's state owns it, so the order of records is that of the revisions.
 #[derive(Debug)]
 pub(crate) struct Outbox {
     cluster: u64,
     queue: Arc<Queue>,
     last: Arc<AtomicU64>,
+    uncommitted: Arc<Uncommitted>,
     /// The writes of a cluster that is being created, held back until it is complete.
     held_back: Option<Vec<Record>>,
 }
@@ -187,19 +213,23 @@ pub(crate) struct Outbox {
 pub(crate) struct Durability {
     queue: Arc<Queue>,
     last: Arc<AtomicU64>,
+    uncommitted: Arc<Uncommitted>,
 }
 
 impl Outbox {
     pub(super) fn new(cluster: u64, queue: Arc<Queue>, held_back: bool) -> (Self, Durability) {
         let last = Arc::new(AtomicU64::new(0));
+        let uncommitted = Arc::new(Uncommitted::default());
         let durability = Durability {
             queue: Arc::clone(&queue),
             last: Arc::clone(&last),
+            uncommitted: Arc::clone(&uncommitted),
         };
         let outbox = Self {
             cluster,
             queue,
             last,
+            uncommitted,
             held_back: held_back.then(Vec::new),
         };
         (outbox, durability)
@@ -239,7 +269,15 @@ impl Outbox {
     }
 
     fn queue_records(&self, records: impl IntoIterator<Item = Record>) {
-        self.last.store(self.queue.push(records), Ordering::Release);
+        let mut objects = Vec::new();
+        let records = records.into_iter().inspect(|record| {
+            if let Record::Changed { change, .. } = record {
+                objects.push((Arc::clone(&change.table), change.object.head.key()));
+            }
+        });
+        let last = self.queue.push(records);
+        self.uncommitted.add(objects, last, self.queue.committed());
+        self.last.store(last, Ordering::Release);
     }
 }
 
@@ -247,6 +285,14 @@ impl Durability {
     /// Waits until all writes so far are on the disk.
     pub(crate) async fn wait(&self) -> Result<(), PersistError> {
         self.queue.wait(self.last.load(Ordering::Acquire)).await
+    }
+
+    /// Reports whether an object of a table, among those whose keys are chosen, has a write that is not on the disk.
+    pub(crate) fn has_uncommitted(&self, table: &str, is_chosen: impl Fn(&str) -> bool) -> bool {
+        let committed = self.queue.committed();
+        let known = self.uncommitted.lock();
+        let mut open = known.iter().filter(|(number, ..)| *number > committed);
+        open.any(|(_, of, key)| **of == *table && is_chosen(key))
     }
 
     /// Returns an error while writes cannot be committed.

@@ -11,6 +11,7 @@ use jiff::Timestamp;
 use tokio::sync::{mpsc, watch};
 
 use super::requests::Requests;
+use super::watches::Watches;
 use super::{Options, Server};
 use crate::controllers::{self, Health, HealthRule, Settings};
 use crate::faults::Switchboard;
@@ -29,6 +30,7 @@ pub struct Cluster {
     settings: Mutex<Arc<Settings>>,
     faults: Switchboard,
     requests: Requests,
+    watches: Arc<Watches>,
     /// Whether the cluster is in the driver's queue.
     scheduled: AtomicBool,
     work: mpsc::UnboundedSender<Arc<Cluster>>,
@@ -56,6 +58,7 @@ impl Cluster {
             settings: Mutex::new(Arc::new(settings)),
             faults,
             requests: Requests::default(),
+            watches: Arc::new(Watches::new(options.connections.watches)),
             scheduled: AtomicBool::new(false),
             work,
             closed: watch::Sender::new(false),
@@ -117,6 +120,17 @@ impl Cluster {
             Some(durability) => durability.wait().await,
             None => Ok(()),
         }
+    }
+
+    /// Reports whether an object of a table, among those whose keys are chosen, has a write that is not on the disk.
+    pub(crate) fn has_uncommitted(&self, table: &str, is_chosen: impl Fn(&str) -> bool) -> bool {
+        let durability = self.durability.as_ref();
+        durability.is_some_and(|durability| durability.has_uncommitted(table, is_chosen))
+    }
+
+    /// Returns the open watches.
+    pub(crate) fn watches(&self) -> &Arc<Watches> {
+        &self.watches
     }
 
     /// Returns an error while writes cannot reach the disk.

@@ -19,6 +19,7 @@ mod cluster;
 mod credentials;
 mod driver;
 mod requests;
+mod watches;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -30,6 +31,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 use thiserror::Error;
 use tokio::sync::mpsc;
+
+pub(crate) use watches::WatchPermit;
 
 pub use clock::{Clock, TokioClock};
 pub use cluster::{Cluster, ClusterHandle};
@@ -90,22 +93,26 @@ impl Default for Options {
     }
 }
 
-/// The limits on connections. They need no credentials, so anyone who reaches the address may open them.
+/// The limits on connections and watches. Connections need no credentials, so anyone who reaches the address may open
+/// them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionLimits {
     /// The number of connections at a time; further ones are closed at once.
     pub open: usize,
     /// The time for the TLS handshake.
     pub handshake: Duration,
+    /// The number of watches that one user has open in a cluster; further ones are asked to come later.
+    pub watches: usize,
 }
 
 impl Default for ConnectionLimits {
-    /// As many as a fleet of thousands of clusters opens, with a client for each; and ten seconds, as kube-apiserver
-    /// gives.
+    /// As many as a fleet of thousands of clusters opens, with a client for each; ten seconds, as kube-apiserver gives;
+    /// and more watches than the agents of a large cluster have with one account.
     fn default() -> Self {
         Self {
             open: 20_000,
             handshake: Duration::from_secs(10),
+            watches: 2_000,
         }
     }
 }

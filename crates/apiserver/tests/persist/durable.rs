@@ -124,7 +124,18 @@ async fn an_uncommitted_write_is_neither_answered_nor_visible() {
     assert_eq!(refused.code, 500, "{refused:?}");
     assert_eq!(cluster.revision(), revision + 1, "nothing was changed");
     assert_eq!(on_disk(&mut vandal, "default/lost").await, None);
-    // Committed objects can be read.
+    let read = send(&client, "GET", CONFIG_MAPS, Value::Null).await;
+    assert_eq!(read.code, 500, "nobody sees it in a list: {read:?}");
+    // Committed objects can be read, of this cluster too.
+    must(&client, "GET", &format!("{CONFIG_MAPS}/before"), Value::Null).await;
+    must(
+        &client,
+        "GET",
+        "/api/v1/namespaces/kube-system/configmaps",
+        Value::Null,
+    )
+    .await;
+    must(&client, "GET", "/api/v1/namespaces", Value::Null).await;
     must(&client_of_other, "GET", CONFIG_MAPS, Value::Null).await;
 
     sqlx::raw_sql("DROP TRIGGER full")

@@ -15,7 +15,7 @@ use kube::{Client, ResourceExt as _};
 use serde_json::json;
 use starling_apiserver::journal::Verb;
 use starling_apiserver::server::{ConnectionLimits, Options};
-use tokio::io::AsyncReadExt as _;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use crate::world::{World, until};
 
@@ -358,6 +358,7 @@ async fn tenant_connections_without_credentials_are_bounded_in_number_and_time()
     let limits = ConnectionLimits {
         open: 2,
         handshake: Duration::from_millis(300),
+        ..ConnectionLimits::default()
     };
     let world = World::with(Options {
         connections: limits,
@@ -385,4 +386,48 @@ async fn tenant_connections_without_credentials_are_bounded_in_number_and_time()
     }
     let (_, client) = world.cluster("a").await;
     assert!(client.apiserver_version().await.is_ok());
+}
+
+/// Guards against one user whose watches use up the memory of all clusters of the server.
+#[tokio::test]
+async fn tenant_watches_of_one_user_are_bounded() {
+    let connections = ConnectionLimits {
+        watches: 2,
+        ..ConnectionLimits::default()
+    };
+    let world = World::with(Options {
+        connections,
+        ..Options::default()
+    })
+    .await;
+    let (cluster, client) = world.cluster("a").await;
+    let (_, other) = world.cluster("b").await;
+    let watch = async |client: &Client| {
+        let maps: Api<ConfigMap> = Api::namespaced(client.clone(), "default");
+        maps.watch(&WatchParams::default(), "0").await.unwrap()
+    };
+    // Over a raw stream, since clients hide their retries.
+    let code = async || {
+        let (mut ours, theirs) = tokio::io::duplex(4096);
+        let server = world.server.clone();
+        tokio::spawn(async move { server.serve(theirs).await });
+        let request = format!(
+            "GET /clusters/a/api/v1/configmaps?watch=true HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {}\r\n\r\n",
+            cluster.token()
+        );
+        ours.write_all(request.as_bytes()).await.unwrap();
+        let mut first = [0; 12];
+        ours.read_exact(&mut first).await.unwrap();
+        String::from_utf8_lossy(&first).into_owned()
+    };
+    let mut open = vec![watch(&client).await, watch(&client).await];
+    assert_eq!(code().await, "HTTP/1.1 429");
+    drop(watch(&other).await);
+    open.pop();
+    // The server notices that the client closed the stream.
+    let start = std::time::Instant::now();
+    while code().await != "HTTP/1.1 200" {
+        assert!(start.elapsed() < Duration::from_secs(30), "the place is not free");
+        tokio::task::yield_now().await;
+    }
 }

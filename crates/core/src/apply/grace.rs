@@ -17,6 +17,9 @@ use crate::object::ObjectId;
 /// The number of objects that are named: as many as fit into a status.
 const NAMED: usize = 10;
 
+/// The unit of starts in the inventory, to which they are rounded up.
+const ROUNDING: Duration = Duration::from_secs(1);
+
 /// The time between the first render that lacks an object and its deletion.
 #[derive(Clone, Copy, Debug)]
 pub struct Grace<'a> {
@@ -99,7 +102,7 @@ impl Grace<'_> {
 
     fn is_over(&self, left_at: Option<Timestamp>) -> bool {
         let left = self.start(left_at);
-        self.length.is_zero() || self.clock_jumps.elapsed(left, self.now) >= self.length
+        self.length.is_zero() || self.clock_jumps.elapsed(rounded_from(left), self.now) >= lasts(self.length)
     }
 
     /// Returns the start of a grace. One that lies ahead was written by a wrong clock, and begins now. Whole seconds,
@@ -141,6 +144,17 @@ impl PendingObjects {
     }
 }
 
+/// Returns the earliest time that is rounded up to the start of a grace. A jump of the clock between the two may have
+/// come after the grace began, and must not end it.
+fn rounded_from(start: Timestamp) -> Timestamp {
+    start.checked_sub(ROUNDING).unwrap_or(start)
+}
+
+/// Returns the length of a grace since the earliest time that is rounded up to its start.
+fn lasts(length: Duration) -> Duration {
+    length.saturating_add(ROUNDING)
+}
+
 /// Returns when the first grace ends; `None`: nothing is pending, or the time cannot be read.
 #[must_use]
 pub fn due(
@@ -149,7 +163,7 @@ pub fn due(
     clock_jumps: &ClockJumps,
 ) -> Option<Timestamp> {
     let first: Timestamp = pending?.first_time.parse().ok()?;
-    clock_jumps.due(first, length)
+    clock_jumps.due(rounded_from(first), lasts(length))
 }
 
 /// Reports whether a user took back objects that are pending.
@@ -454,6 +468,16 @@ mod tests {
             };
             assert_eq!(pass.run(&claim).0.deleted.len(), deleted, "{at}");
         }
+        // The start of the grace was rounded up to a second in which the clock jumped.
+        let mut jumps = ClockJumps::none();
+        jumps.observe(t(0), t(7200), Duration::ZERO);
+        let at_once = Pass {
+            wanted: &[3, 8],
+            at: 7200 + 100,
+            jumps,
+            ..PASS
+        };
+        assert_eq!(at_once.run(&claim).0.deleted.len(), 0);
         // A start that lies ahead begins now.
         let (done, claim) = Pass {
             wanted: &[3, 8],

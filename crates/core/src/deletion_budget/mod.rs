@@ -52,7 +52,8 @@ pub struct DeletionRequest<'a> {
     pub objects: usize,
     /// The name of the cluster. One whose name was counted does not count again.
     pub cluster: &'a str,
-    /// Whether the Syncs on the cluster have lost nothing within the window so far.
+    /// Whether the Syncs on the cluster have lost nothing within the window so far, as far as their own counts know.
+    /// Counts only where no names are recorded.
     pub is_new_cluster: bool,
     /// The number of objects in the scope now.
     pub of_objects: usize,
@@ -99,8 +100,14 @@ pub fn decide<'c>(
     let of_clusters = start(&counted, |count| count.of_clusters).unwrap_or(request.of_clusters);
     // A cluster that was counted counts from now on: its earlier deletion leaves the window before this one does.
     let is_again = request.objects > 0 && take_cluster(&mut counted, request.cluster);
-    let names = || counted.iter().flat_map(|count| &count.cluster_names);
-    let is_new = is_again || request.is_new_cluster;
+    let names = counted
+        .iter()
+        .map(|count| count.cluster_names.len())
+        .sum::<usize>();
+    let has_names = limits.clusters != Limit::None && !request.cluster.is_empty() && names < NAMES;
+    // Without a name in the counts, none of its deletions counts any more, whatever the counts of its Syncs say: theirs
+    // begin later, and leave the window later.
+    let is_new = is_again || has_names || request.is_new_cluster;
     let clusters = usize::from(is_new && request.objects > 0);
     let kinds = [
         (
@@ -141,9 +148,7 @@ pub fn decide<'c>(
     match excess {
         Some(excess) => BudgetVerdict::Held(excess),
         None => {
-            let is_named = limits.clusters != Limit::None && clusters > 0 && !request.cluster.is_empty();
-            let is_named = is_named && names().count() < NAMES;
-            let name = is_named.then(|| request.cluster.to_owned());
+            let name = (has_names && clusters > 0).then(|| request.cluster.to_owned());
             let mut counts = added(limits.window, counted, request, clusters, clock);
             if let Some(last) = counts.last_mut() {
                 last.cluster_names.extend(name);

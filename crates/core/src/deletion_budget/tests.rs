@@ -264,6 +264,22 @@ fn a_cluster_that_deletes_again_counts_from_then_on() {
     granted(decide(&limits, &counts, on("eu-1"), t(HOUR + HOUR / 4)));
 }
 
+/// Guards against a cluster that counts nowhere: its last deletion left the window of the group, whose count had begun
+/// earlier, and not yet that of its Sync, so that its next deletion was taken for one that was counted (seed 5216).
+#[test]
+fn a_cluster_without_a_name_in_the_counts_counts_whatever_its_syncs_say() {
+    let limits = limits(Some("100%"), Some("1"));
+    let known_to_its_syncs = |cluster: &'static str| DeletionRequest {
+        cluster,
+        is_new_cluster: false,
+        ..request(1, 100)
+    };
+    let counts = granted(decide(&limits, &[], known_to_its_syncs("eu-1"), t(0)));
+    assert_eq!(counts[0].clusters, 1);
+    held(decide(&limits, &counts, known_to_its_syncs("eu-2"), t(10)));
+    granted(decide(&limits, &counts, known_to_its_syncs("eu-1"), t(10)));
+}
+
 /// A clock that is set forward by a window must not refill the budget.
 #[test]
 fn a_jump_of_the_clock_frees_nothing() {

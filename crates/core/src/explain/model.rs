@@ -63,7 +63,7 @@ pub(super) struct EstimateModel<'a> {
     durations: &'a Durations,
     /// The current time.
     pub(super) now: Timestamp,
-    /// The release of the rollout: the Sources offer nothing newer.
+    /// The newest release that is queued, or that of the rollout: the Sources offer nothing newer.
     offer: Offer,
     status: SyncGroupStatus,
     loaded: Loaded,
@@ -82,12 +82,13 @@ impl<'a> EstimateModel<'a> {
             input,
             ..
         } = rollout;
+        let newest = status.queue.last().map(|queued| &queued.release);
         let mut world = Self {
             rollout,
             durations,
             now: input.now,
             offer: Offer {
-                release: rolling.rollout.release.clone().into(),
+                release: newest.unwrap_or(&rolling.rollout.release).clone().into(),
                 snapshot: Some(rolling.snapshot.clone()),
                 settles_at: None,
             },

@@ -141,6 +141,10 @@ impl Explainer<'_> {
                 format!("Syncs of clusters that left the group are suspended: {syncs}"),
                 "the Syncs are resumed".to_owned(),
             ),
+            RemovalHold::DependentStays => (
+                format!("Syncs that depend on these are suspended and stay on clusters that left the group: {syncs}"),
+                "the Syncs that depend on them are resumed".to_owned(),
+            ),
             RemovalHold::GroupSuspended => (
                 format!(
                     "{of} are not removed, because the group is suspended: {syncs}"

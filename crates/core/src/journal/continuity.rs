@@ -3,6 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use starling_api::DeletionPolicy;
+
 use super::RecordedPlan;
 use crate::ids::{ClusterName, EntryName, SyncName};
 use crate::plan::{
@@ -205,7 +207,8 @@ fn admitted_between<'l>(then: &'l PlanInput, now: &'l PlanInput) -> impl Iterato
 
 /// Returns the Syncs that were to leave, and whose removal began between two recorded plans, with their clusters: they
 /// are being deleted now, or they are gone although the group does not want them again. Whoever deletes such a Sync by
-/// hand removes it without a decision, too.
+/// hand removes it without a decision, too. One whose objects stay takes nothing away, and may end before the plan knows
+/// that a crash came between its deletion and its mark.
 fn removed_between<'l>(
     then: &'l PlanInput,
     now: &'l PlanInput,
@@ -213,7 +216,7 @@ fn removed_between<'l>(
     let waiting = then
         .leaving
         .iter()
-        .filter(|(_, sync)| sync.removing_since.is_none());
+        .filter(|(_, sync)| sync.removing_since.is_none() && sync.policy != DeletionPolicy::Orphan);
     let removed = waiting.filter(|(name, sync)| match now.leaving.get(*name) {
         Some(now) => now.removing_since.is_some(),
         None if now.returned.contains(*name) => false,

@@ -780,6 +780,15 @@ fn a_removal_that_a_plan_held_is_found() {
     }
     let stays = held(|_| true);
     assert_eq!(stays.flaws(&stays.chain()), [""; 0]);
+    // Nothing goes with it.
+    let left_behind = forged(&sound, |n, _, recorded| {
+        if n < 2 {
+            let mut sync = leaving(1_000_000);
+            sync.policy = starling_api::DeletionPolicy::Orphan;
+            recorded.input.leaving.insert("web-z-app".into(), sync);
+        }
+    });
+    assert_eq!(left_behind.flaws(&left_behind.chain()), [""; 0]);
     // Its cluster is selected again.
     let returned = forged(&sound, |n, _, recorded| {
         if n < 2 {

@@ -123,6 +123,8 @@ pub enum RemovalHold {
     ClusterWaits,
     /// The Sync is suspended.
     SyncSuspended,
+    /// A Sync that depends on it is suspended, and its objects may need it to go: an operator runs their finalizers.
+    DependentStays,
     /// The group is suspended.
     GroupSuspended,
     /// An operator paused the rollout.
@@ -151,6 +153,7 @@ impl RemovalHold {
             Self::ClusterNotDone => "ClusterNotDone",
             Self::ClusterWaits => "ClusterWaits",
             Self::SyncSuspended => "SyncSuspended",
+            Self::DependentStays => "DependentStays",
             Self::GroupSuspended => "Suspended",
             Self::Paused => "Paused",
             Self::ClusterNotReady => "ClusterNotReady",

@@ -73,8 +73,9 @@ impl<'a> Removals<'a> {
         result: &mut RemovalResult,
     ) -> usize {
         let mut begun: BTreeSet<&str> = self.removing().map(|(cluster, _)| cluster).collect();
+        let needed = self.needed_by_suspended();
         for (name, sync) in &self.input.leaving {
-            let mut decision = self.decision(sync, openings);
+            let mut decision = self.decision((sync, needed.contains(name)), openings);
             let needs_slot = sync.takes_slot() && decision == RemovalDecision::Remove;
             if needs_slot && !begun.contains(&*sync.cluster) {
                 if free == 0 {
@@ -93,7 +94,27 @@ impl<'a> Removals<'a> {
         free
     }
 
-    fn decision(&self, sync: &'a LeavingSync, openings: &mut Openings<'a>) -> RemovalDecision {
+    /// Returns what suspended Syncs that leave depend on, directly or not.
+    fn needed_by_suspended(&self) -> BTreeSet<&'a SyncName> {
+        let leaving = &self.input.leaving;
+        let mut needed = BTreeSet::new();
+        let mut next: Vec<&LeavingSync> = leaving.values().filter(|sync| sync.suspended).collect();
+        while let Some(sync) = next.pop() {
+            for on in &sync.depends_on {
+                if let Some(of) = leaving.get(on).filter(|_| needed.insert(on)) {
+                    next.push(of);
+                }
+            }
+        }
+        needed
+    }
+
+    /// `is_needed`: a suspended Sync depends on this one.
+    fn decision(
+        &self,
+        (sync, is_needed): (&'a LeavingSync, bool),
+        openings: &mut Openings<'a>,
+    ) -> RemovalDecision {
         let hold = |reason, recheck_at| RemovalDecision::Hold { reason, recheck_at };
         if sync.removing_since.is_some() {
             return RemovalDecision::Removing;
@@ -117,6 +138,9 @@ impl<'a> Removals<'a> {
                 }
                 if sync.suspended {
                     return hold(RemovalHold::SyncSuspended, None);
+                }
+                if is_needed && sync.policy == DeletionPolicy::Delete {
+                    return hold(RemovalHold::DependentStays, None);
                 }
                 if let Some(stop) = self.input.stop() {
                     return hold(stop, None);

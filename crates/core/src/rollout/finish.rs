@@ -206,6 +206,7 @@ fn admissions(rolling: &Rolling, input: &PlanInput, plan: &Plan, now: Timestamp)
         };
         for entry in entries {
             let view = view.entries.get(entry);
+            let before = view.and_then(|view| view.observed.as_ref()?.admitted_at);
             let target = view.and_then(|view| match to {
                 AdmittedRelease::Release => view.wanted.as_ref().ok(),
                 AdmittedRelease::LastKnownGood => view.known_good.as_ref(),
@@ -217,12 +218,20 @@ fn admissions(rolling: &Rolling, input: &PlanInput, plan: &Plan, now: Timestamp)
                 rollout: rolling.number(),
                 target: target.clone(),
                 revision: snapshot.revision(entry).to_owned(),
-                at: now,
+                at: apart(now, before),
                 retried_for,
             }));
         }
     }
     admissions
+}
+
+/// Returns the time of an admission: now, unless the last admission of the Sync has that time, because the clock went
+/// back. An admission is named by its time, and the last one may have given its slot back
+/// ([`slot_return`](crate::slot_return)).
+fn apart(now: Timestamp, before: Option<Timestamp>) -> Timestamp {
+    let later = now.checked_add(SignedDuration::from_millis(1)).ok();
+    later.filter(|_| before == Some(now)).unwrap_or(now)
 }
 
 /// Returns the removals of the plan. Syncs that depend on others come before them.

@@ -149,7 +149,7 @@ impl Pass<'_, '_> {
             Ok(request) => request,
             Err(need) => return Err(self.needs(need, in_status)),
         };
-        let status = without_withdrawn(self.known.status, &self.facts.offer);
+        let status = without_withdrawn(self.known.status, self.facts.offer);
         let planned = match &in_status {
             InStatus::Planned(planned) => Some(&**planned),
             InStatus::None | InStatus::Lost(_) => None,

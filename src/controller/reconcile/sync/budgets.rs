@@ -1,5 +1,7 @@
 //! The deletion budgets of one Sync.
 
+mod still_here;
+
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -37,6 +39,11 @@ impl fmt::Debug for BudgetsOf<'_> {
     }
 }
 
+/// The error of a read without which nothing is deleted.
+fn unread(error: &HubError) -> DeletionRefusal {
+    DeletionRefusal::NotCounted(crate::chain(error))
+}
+
 impl BudgetsOf<'_> {
     /// Reads the group from the management cluster: a person may have stopped it, and a watch may deliver nothing. What
     /// is no part of what the group admitted has to wait for the group.
@@ -46,18 +53,23 @@ impl BudgetsOf<'_> {
             // The state of the group was read in this pass.
             return Ok(());
         }
+        if self.target != ENDING {
+            still_here::prunes(self.context, self.observed).await?;
+        }
         let Some(key) = &turn.group else {
             return Ok(());
         };
         let hub = self.context.hub;
-        let unread = |error: HubError| DeletionRefusal::NotCounted(crate::chain(&error));
-        let Some(group) = hub.find::<SyncGroup>(key).await.map_err(unread)? else {
+        let Some(group) = hub.find::<SyncGroup>(key).await.map_err(|error| unread(&error))? else {
             let why = format!("SyncGroup {} does not exist", key.name);
             return Err(DeletionRefusal::Stopped(why));
         };
-        let actions = actions_now(hub, &group).await.map_err(unread)?;
+        let actions = actions_now(hub, &group).await.map_err(|error| unread(&error))?;
         if let Some(why) = stopped_by(&group, &actions) {
             return Err(DeletionRefusal::Stopped(why));
+        }
+        if self.target != ENDING {
+            still_here::is_not_undeleted(self.observed.group.as_deref(), &group)?;
         }
         if self.target == ENDING {
             return turn.take(key);
@@ -162,6 +174,9 @@ impl Budgets for BudgetsOf<'_> {
             let now = self.context.clock.now();
             let approvals = &self.observed.approvals;
             let used = approved.map(|digest| (digest, approvals.used_after(digest, now)));
+            if let Some((_, used)) = &used {
+                still_here::approves(self.context, self.observed, used).await?;
+            }
             let deletions = SyncDeletions {
                 sync: &self.observed.key,
                 target: self.target,

@@ -203,17 +203,30 @@ impl SyncSnapshot {
         !entries(group).any(|entry| entry == of.entry)
     }
 
+    /// Returns whether the release that rolls out lacks the entry of the Sync: after a rollback, until the Sync is removed,
+    /// for which an automatic rollback needs a person.
+    fn is_left_behind(&self) -> bool {
+        let (Some(of), Some(group)) = (&self.object.spec.group_ref, &self.group) else {
+            return false;
+        };
+        let rollout = group.status.as_ref().and_then(|status| status.rollout.as_ref());
+        let rolled = rollout.map_or(&[][..], |rollout| &rollout.revisions);
+        !rolled.is_empty() && rolled.iter().all(|rolled| rolled.sync != of.entry)
+    }
+
     /// Returns the entry of the Sync; `None` without a group.
     pub(super) fn awaited_entry(&self) -> Option<Awaited> {
         let of = self.object.spec.group_ref.as_ref()?;
         Some(Awaited::entry(&self.group_key()?, &of.entry))
     }
 
-    /// Returns whether the group will delete the Sync: its entry was removed, or its cluster left the selection. Its
-    /// objects belong to the Sync that renders them.
+    /// Returns whether the group will delete the Sync: its entry was removed, the release lacks it, or its cluster left
+    /// the selection. Its objects belong to the Sync that renders them.
     pub(super) fn leaves(&self) -> bool {
         let group = self.group.as_ref();
-        self.is_retired() || group.is_some_and(|group| is_unselected(group, self.cluster_name()))
+        self.is_retired()
+            || self.is_left_behind()
+            || group.is_some_and(|group| is_unselected(group, self.cluster_name()))
     }
 }
 

@@ -31,6 +31,7 @@ use crate::controller::caches::removal_times::RemovalTimes;
 use crate::controller::context::GroupContext;
 use crate::controller::deletion_budgets::BudgetContext;
 use crate::controller::hub::HubError;
+use crate::controller::live_approvals;
 use crate::controller::object_key::ObjectKey;
 use crate::controller::removal::is_decided;
 use crate::controller::waits;
@@ -482,6 +483,16 @@ pub(super) async fn count(
         Deselection::Approved(clusters) => {
             let digest = deselection_digest(members_of(group, &identities(group)), &clusters);
             let used = group.deletion_approvals().used_after(&digest, now);
+            let before = deletions.map_or(&[][..], |deletions| &*deletions.used);
+            let of = live_approvals::Subject {
+                group: Some(group.key.clone()),
+                sync: None,
+            };
+            if !live_approvals::are_there(context.hub, &of, before, &used).await? {
+                return Err(HubError::ApprovalTakenBack {
+                    group: group.key.to_string(),
+                });
+            }
             Some((clusters, used))
         }
         Deselection::Free(_) | Deselection::Held(_) => None,

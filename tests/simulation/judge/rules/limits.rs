@@ -500,7 +500,8 @@ impl<'m> Moment<'m> {
     }
 
     /// Returns the violation of an admission in a stage that had not opened. The last known good release is allowed for
-    /// clusters that were never admitted to another one.
+    /// clusters that were never admitted to another one, or gave their slot of that one back. A retry of the target that the cluster has is allowed, too: an
+    /// earlier rollout may have admitted it.
     fn stage_is_closed(&self) -> Option<Violation> {
         let group = self.staged()?;
         let rollout = self.rollout();
@@ -519,8 +520,9 @@ impl<'m> Moment<'m> {
         let last_good = self.status.and_then(|status| status.last_known_good.as_ref());
         let is_good = last_good.is_some_and(|last_good| last_good.release == self.target.release);
         let before = self.timeline.target_before(self.target.index);
-        let is_new = before.is_none_or(|before| before.desired == self.target.desired);
-        let excused = may_be_open || (is_good && is_new);
+        let is_retry = before.is_some_and(|before| before.desired == self.target.desired);
+        let is_new = before.is_none_or(|before| self.is_before(before.returned));
+        let excused = may_be_open || is_retry || (is_good && is_new);
         (!excused).then(|| {
             let message = "admitted before its stage had opened".to_owned();
             self.violation(Rule::StageOrder, message)

@@ -133,8 +133,16 @@ impl RolloutStart<'_> {
         })
     }
 
-    /// Returns the last release that succeeded.
+    /// Returns the last release that succeeded. A management cluster that was set back knows what its status says.
     fn last_good(&self) -> Option<&str> {
+        let history = self.world.history;
+        let is_of_hub =
+            |(at, name): &&(Timestamp, String)| !history.members.contains_key(name) && *at <= self.version.at;
+        if history.set_backs.iter().any(|back| is_of_hub(&back)) {
+            let status = self.of.object.status.as_ref();
+            let last = status.and_then(|status| status.last_known_good.as_ref());
+            return last.map(|last| last.release.as_str());
+        }
         let versions = self.track.versions().iter();
         let known = versions.filter(|version| version.index < self.version.index);
         let status = known.filter_map(|version| version.object.status.as_ref());

@@ -566,7 +566,7 @@ type Case = (&'static str, fn() -> History);
 /// The second half of T75.
 #[test]
 fn t75_histories_without_fault_are_accepted() {
-    let histories: [Case; 31] = [
+    let histories: [Case; 33] = [
         ("bounded steps", a_second_commit_rolls_in_bounded_steps),
         ("supersession", a_newer_commit_supersedes_an_unwritten_one),
         ("a superseded attempt finishes", a_superseded_attempt_finishes),
@@ -581,7 +581,13 @@ fn t75_histories_without_fault_are_accepted() {
         (
             "its slot was given back",
             a_cluster_that_gave_its_slot_back_is_admitted_again,
+        ),
+        (
+            "its slot was given back, and an older commit is the last known good one",
             a_cluster_that_gave_its_slot_back_is_admitted_to_an_older_commit,
+        ),
+        (
+            "a restore forgets that a slot was given back",
             a_restore_forgets_that_a_slot_was_given_back,
         ),
         (

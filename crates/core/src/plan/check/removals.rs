@@ -106,7 +106,7 @@ impl Moment<'_> {
                     windows,
                 },
                 None,
-            ) => return Ok(self.of_unselected(sync, *settles_at, *stage, windows)),
+            ) => return Ok(self.of_unselected((name, sync), *settles_at, *stage, windows)),
             (LeavingCause::EntryRemoved, _) if sync.approval.is_some() => {
                 hold(RemovalHold::AutomaticRollback, None)
             }
@@ -127,9 +127,26 @@ impl Moment<'_> {
         Ok(Expected::Exactly(expected))
     }
 
+    /// Reports whether a Sync that leaves is suspended and depends on `name`, directly or by others that leave.
+    fn has_suspended_dependent(&self, name: &SyncName) -> bool {
+        let mut below = BTreeSet::from([name]);
+        loop {
+            let leaving = self.input.leaving.iter();
+            let mut above = leaving.filter(|(of, sync)| {
+                !below.contains(of) && sync.depends_on.iter().any(|on| below.contains(on))
+            });
+            match above.next() {
+                None => break,
+                Some((_, sync)) if sync.suspended => return true,
+                Some((of, _)) => below.insert(of),
+            };
+        }
+        false
+    }
+
     fn of_unselected(
         &self,
-        sync: &LeavingSync,
+        (name, sync): (&SyncName, &LeavingSync),
         settles_at: Timestamp,
         stage: usize,
         about: &[usize],
@@ -140,6 +157,10 @@ impl Moment<'_> {
         let reasons = [
             (RemovalHold::Settling, self.at < settles_at),
             (RemovalHold::SyncSuspended, sync.suspended),
+            (
+                RemovalHold::DependentStays,
+                deletes && self.has_suspended_dependent(name),
+            ),
             (RemovalHold::GroupSuspended, self.input.suspended),
             (RemovalHold::Paused, self.input.operator.paused.is_some()),
             (RemovalHold::ClusterNotReady, deletes && sync.not_ready),

@@ -55,6 +55,24 @@ fn a_request_that_cannot_be_fulfilled_is_reported_also_while_a_release_joins_the
     );
 }
 
+/// Guards against a cluster that gave its slot back and is never admitted again: the clock went back, and the next
+/// admission had the time, and so the name, of the one that was given back (seed 766).
+#[test]
+fn an_admission_has_another_time_than_the_last_one_of_the_sync() {
+    let returned = ObservedSync {
+        target: None,
+        ..sync("r1", 0, Progress::Working)
+    };
+    let mut case = rolling("r1", &[("c1", returned)]);
+    case.now = t(0);
+    let transition = case.pass();
+    let admitted = transition.effects.iter().find_map(|effect| match &effect.action {
+        Action::Admit(admissions) => admissions.first().map(|admission| admission.at),
+        _ => None,
+    });
+    assert_eq!(admitted, Some(t(0) + SignedDuration::from_millis(1)));
+}
+
 /// Guards against a commit that is taken back while it waits for its turn, and rolls out all the same: the branch was
 /// reset to the current commit, or to one that is queued before it.
 #[test]

@@ -146,13 +146,17 @@ pub(super) async fn current(
     Ok(found.filter(|sync| sync.metadata.uid == observed.object.metadata.uid))
 }
 
-/// Returns the state of the cluster. Whether its Cluster is there is read from the management cluster: a Cluster that
-/// is being deleted is one that goes, whatever finalizer it waits for, and its objects stay.
+/// Returns the state of the cluster. Whether its Cluster is there, and whether it is suspended, is read from the
+/// management cluster: a Cluster that is being deleted is one that goes, whatever finalizer it waits for, and its
+/// objects stay.
 pub(super) async fn target(context: SyncContext<'_>, observed: &SyncSnapshot) -> Target {
     let key = observed.cluster_key();
     match context.hub.find::<Cluster>(&key).await {
         Ok(None) => return Target::Gone,
         Ok(Some(cluster)) if cluster.metadata.deletion_timestamp.is_some() => return Target::Gone,
+        Ok(Some(cluster)) if cluster.spec.suspend => {
+            return Target::Unavailable("the Cluster is suspended".into());
+        }
         Ok(Some(_)) => {}
         Err(error) => return Target::Unavailable(crate::chain(&error)),
     }

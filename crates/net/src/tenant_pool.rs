@@ -10,7 +10,7 @@ use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
 
 /// The permits of one kind of call.
 #[derive(Debug)]
-pub(super) struct TenantPool {
+pub struct TenantPool {
     all: Arc<Semaphore>,
     /// Permits of one tenant.
     share: usize,
@@ -20,14 +20,15 @@ pub(super) struct TenantPool {
 
 /// The permit of one call.
 #[derive(Debug)]
-pub(super) struct TenantPermit {
+pub struct TenantPermit {
     _of_tenant: OwnedSemaphorePermit,
     _of_all: OwnedSemaphorePermit,
 }
 
 impl TenantPool {
     /// Creates `jobs` permits; at least one.
-    pub(super) fn new(jobs: usize) -> Self {
+    #[must_use]
+    pub fn new(jobs: usize) -> Self {
         let jobs = jobs.max(1);
         Self {
             all: Arc::new(Semaphore::new(jobs)),
@@ -41,7 +42,7 @@ impl TenantPool {
     ///
     /// # Errors
     /// Never: the semaphores are not closed.
-    pub(super) async fn acquire(&self, reader: &str) -> Result<TenantPermit, AcquireError> {
+    pub async fn acquire(&self, reader: &str) -> Result<TenantPermit, AcquireError> {
         let tenant = reader.split_once('/').map_or(reader, |(namespace, _)| namespace);
         let of_tenant = self.of_tenant(tenant).acquire_owned().await?;
         Ok(TenantPermit {
@@ -63,14 +64,24 @@ impl TenantPool {
 
 #[cfg(test)]
 mod tests {
-    use futures::FutureExt as _;
+    use std::future::Future;
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
 
     use super::*;
+
+    /// Returns what a future returns at once.
+    fn now<F: Future>(future: F) -> Option<F::Output> {
+        match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(output) => Some(output),
+            Poll::Pending => None,
+        }
+    }
 
     #[tokio::test]
     async fn tenant_one_namespace_has_at_most_half_of_the_permits() {
         let pool = TenantPool::new(4);
-        let take = |reader: &'static str| pool.acquire(reader).now_or_never().map(Result::unwrap);
+        let take = |reader: &'static str| now(pool.acquire(reader)).map(Result::unwrap);
         let mut held: Vec<_> = ["a/1", "a/2"].map(take).into_iter().collect();
         assert!(held.iter().all(Option::is_some));
         assert!(take("a/3").is_none());

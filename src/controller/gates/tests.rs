@@ -1,0 +1,99 @@
+use std::sync::Mutex;
+
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
+use starling_core::gate::Effect;
+use starling_core::gate::webhook::Clusters;
+use starling_net::web::{Post, Reply, WebError};
+use tokio::sync::Notify;
+
+use super::super::hub::testing;
+use super::*;
+
+/// Servers that never answer.
+#[derive(Default)]
+struct Silent {
+    asked: Mutex<Vec<String>>,
+    changed: Notify,
+}
+
+impl Silent {
+    fn asked(&self, namespace: &str) -> usize {
+        let asked = self.asked.lock().unwrap();
+        asked.iter().filter(|url| url.contains(namespace)).count()
+    }
+
+    async fn until(&self, namespace: &str, count: usize) {
+        while self.asked(namespace) < count {
+            self.changed.notified().await;
+        }
+    }
+}
+
+impl Web for Silent {
+    fn post<'a>(&'a self, post: &'a Post) -> BoxFuture<'a, Result<Reply, WebError>> {
+        self.asked.lock().unwrap().push(post.url.clone());
+        self.changed.notify_one();
+        std::future::pending().boxed()
+    }
+}
+
+fn open(namespace: &str, index: usize) -> Open {
+    let task = Task {
+        effect: Effect::Metric {
+            url: format!("http://{namespace}.example.com"),
+            query: "up".to_owned(),
+            test: "true".to_owned(),
+            secret: None,
+        },
+        timeout: std::time::Duration::from_secs(3600),
+        interval: std::time::Duration::from_secs(60),
+    };
+    Open {
+        id: GateId {
+            group_id: GroupId::default(),
+            rollout: RolloutNumber::new(1),
+            stage: "canary".to_owned(),
+            side: Side::Before,
+            index,
+            begun_at: jiff::Timestamp::UNIX_EPOCH,
+        },
+        task: Arc::new(task),
+        request: GateRequest {
+            namespace: namespace.to_owned(),
+            group: "web".to_owned(),
+            rollout: RolloutNumber::new(1),
+            release: String::new(),
+            revisions: Vec::new(),
+            direction: starling_api::RolloutDirection::Forward,
+            stage: "canary".to_owned(),
+            list: Side::Before.list(),
+            task: index,
+            start_time: String::new(),
+            clusters: Clusters::default(),
+        },
+    }
+}
+
+#[tokio::test]
+async fn tenant_gates_of_one_namespace_leave_requests_to_others() {
+    let web = Arc::new(Silent::default());
+    let tools = GateTools {
+        hub: testing::empty(),
+        web: web.clone(),
+        clock: Clock::system(),
+        gates: Arc::default(),
+        groups: Arc::default(),
+    };
+    let run = |namespace: &str, count: usize| {
+        let open = (0..count).map(|index| open(namespace, index)).collect();
+        let group = ObjectKey::new(namespace, "web");
+        tools.gates.run(&tools, &group, &OwnerReference::default(), open);
+    };
+    run("many", 2 * MAX_CONCURRENT_REQUESTS);
+    web.until("many", MAX_CONCURRENT_REQUESTS / 2).await;
+    run("few", 1);
+    web.until("few", 1).await;
+    assert_eq!(web.asked("many"), MAX_CONCURRENT_REQUESTS / 2);
+    tools.gates.stop();
+}
