@@ -15,7 +15,8 @@ impl InvalidValue {
     }
 }
 
-/// Parses the key of a label: a name of at most 63 letters, digits, `-`, `_` and `.`, after an optional DNS name and `/`.
+/// Parses the key of a label: a name of at most 63 letters, digits, `-`, `_` and `.`, after an optional DNS name and
+/// `/`.
 pub(super) fn label_key(text: &str) -> Result<String, InvalidValue> {
     let (prefix, name) = match text.split_once('/') {
         Some((prefix, name)) => (Some(prefix), name),

@@ -430,12 +430,13 @@ impl Stage<'_> {
     fn settle(&mut self, script: &Script) -> anyhow::Result<()> {
         let moves = { script.events.iter() }.any(|(_, event)| matches!(event, Event::Transfer { .. }));
         if moves || !self.set_backs.is_empty() {
-            // What a restore set back without a visible difference is repaired by the next drift check, which also takes
-            // back the objects that have the label of the other group.
+            // What a restore set back without a visible difference is repaired by the next drift check, which also
+            // takes back the objects that have the label of the other group.
             let next_check = self.simulation.elapsed() + IDLE_TIME;
             self.until(next_check, |_| false)?;
         }
-        // An object that may stay, because its cluster has left its group before, is pruned after its grace all the same.
+        // An object that may stay, because its cluster has left its group before, is pruned after its grace all the
+        // same.
         let after_grace = self.simulation.elapsed() + IDLE_TIME;
         self.until(after_grace, |world| !content::awaits_prune(world))?;
         Ok(())

@@ -13,18 +13,18 @@ use super::*;
 /// Servers that never answer.
 #[derive(Default)]
 struct Silent {
-    asked: Mutex<Vec<String>>,
+    requests: Mutex<Vec<String>>,
     changed: Notify,
 }
 
 impl Silent {
-    fn asked(&self, namespace: &str) -> usize {
-        let asked = self.asked.lock().unwrap();
-        asked.iter().filter(|url| url.contains(namespace)).count()
+    fn requests_of(&self, namespace: &str) -> usize {
+        let requests = self.requests.lock().unwrap();
+        requests.iter().filter(|url| url.contains(namespace)).count()
     }
 
     async fn until(&self, namespace: &str, count: usize) {
-        while self.asked(namespace) < count {
+        while self.requests_of(namespace) < count {
             self.changed.notified().await;
         }
     }
@@ -32,7 +32,7 @@ impl Silent {
 
 impl Web for Silent {
     fn post<'a>(&'a self, post: &'a Post) -> BoxFuture<'a, Result<Reply, WebError>> {
-        self.asked.lock().unwrap().push(post.url.clone());
+        self.requests.lock().unwrap().push(post.url.clone());
         self.changed.notify_one();
         std::future::pending().boxed()
     }
@@ -94,6 +94,6 @@ async fn tenant_gates_of_one_namespace_leave_requests_to_others() {
     web.until("many", MAX_CONCURRENT_REQUESTS / 2).await;
     run("few", 1);
     web.until("few", 1).await;
-    assert_eq!(web.asked("many"), MAX_CONCURRENT_REQUESTS / 2);
+    assert_eq!(web.requests_of("many"), MAX_CONCURRENT_REQUESTS / 2);
     tools.gates.stop();
 }

@@ -207,8 +207,8 @@ fn admitted_between<'l>(then: &'l PlanInput, now: &'l PlanInput) -> impl Iterato
 
 /// Returns the Syncs that were to leave, and whose removal began between two recorded plans, with their clusters: they
 /// are being deleted now, or they are gone although the group does not want them again. Whoever deletes such a Sync by
-/// hand removes it without a decision, too. One whose objects stay takes nothing away, and may end before the plan knows
-/// that a crash came between its deletion and its mark.
+/// hand removes it without a decision, too. One whose objects stay takes nothing away: it may end before a plan knows
+/// that it is deleted, if a crash came between its deletion and its mark.
 fn removed_between<'l>(
     then: &'l PlanInput,
     now: &'l PlanInput,

@@ -203,8 +203,8 @@ impl SyncSnapshot {
         !entries(group).any(|entry| entry == of.entry)
     }
 
-    /// Returns whether the release that rolls out lacks the entry of the Sync: after a rollback, until the Sync is removed,
-    /// for which an automatic rollback needs a person.
+    /// Returns whether the release that rolls out lacks the entry of the Sync: after a rollback, until the Sync is
+    /// removed, for which an automatic rollback needs a person.
     fn is_left_behind(&self) -> bool {
         let (Some(of), Some(group)) = (&self.object.spec.group_ref, &self.group) else {
             return false;
