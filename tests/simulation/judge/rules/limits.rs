@@ -500,8 +500,8 @@ impl<'m> Moment<'m> {
     }
 
     /// Returns the violation of an admission in a stage that had not opened. The last known good release is allowed for
-    /// clusters that were never admitted to another one, or gave their slot of that one back. A retry of the target that
-    /// the cluster has is allowed, too: an earlier rollout may have admitted it.
+    /// clusters that were never admitted to another one, or gave their slot of that one back. A retry of the target
+    /// that the cluster has is allowed, too: an earlier rollout may have admitted it.
     fn stage_is_closed(&self) -> Option<Violation> {
         let group = self.staged()?;
         let rollout = self.rollout();
