@@ -51,9 +51,11 @@ async fn pending(scene: &Scene) -> Result<()> {
     let fields = json!({"pruneGrace": "15s", "retryInterval": "1s"});
     scene.group(json!({}), fields).await?;
     scene.succeeded(&first).await?;
-    scene
+    let second = scene
         .repo
         .commit_to("main", &[Change::Remove("app/b.yaml")], "remove")?;
+    // The response to a later write of the status of the group would show what a person changed.
+    scene.succeeded(&second).await?;
     let is_pending = |sync: &SyncResource| {
         let status = sync.status.as_ref();
         status.is_some_and(|status| status.pending_deletions.is_some())
