@@ -168,7 +168,6 @@ impl Run {
             self.steps,
             self.failures.join("\n")
         );
-        eprintln!("{} steps compared", self.steps);
     }
 }
 
