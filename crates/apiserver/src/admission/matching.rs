@@ -3,19 +3,18 @@
 //! The rules are those of Kubernetes: `admission/plugin/policy/matching`, with the predicates of webhooks for rules,
 //! namespaces and objects. Absent selectors match everything: the API server sets them so before it stores a policy.
 
-use std::collections::BTreeMap;
-
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::facts::{Facts, Operation, Resource};
+use crate::object::selector::{UnknownOperator, is_empty_selector, selects};
 
 /// Which requests a policy or a binding is for.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct MatchResources {
-    pub(super) namespace_selector: Selector,
-    pub(super) object_selector: Selector,
+    pub(super) namespace_selector: Value,
+    pub(super) object_selector: Value,
     pub(super) resource_rules: Vec<Rule>,
     pub(super) exclude_resource_rules: Vec<Rule>,
     pub(super) match_policy: MatchPolicy,
@@ -45,63 +44,6 @@ pub(super) struct Rule {
     scope: String,
     /// Names of objects; empty for all.
     resource_names: Vec<String>,
-}
-
-/// A label selector; an empty one matches everything.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub(crate) struct Selector {
-    match_labels: BTreeMap<String, String>,
-    match_expressions: Vec<Requirement>,
-}
-
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
-struct Requirement {
-    key: String,
-    operator: String,
-    values: Vec<String>,
-}
-
-/// Why it cannot be decided whether a policy is for a request.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum MatchError {
-    #[error("{0:?} is not a valid label selector operator")]
-    Operator(String),
-}
-
-impl Selector {
-    fn is_empty(&self) -> bool {
-        self.match_labels.is_empty() && self.match_expressions.is_empty()
-    }
-
-    /// Returns whether an object has the labels; `None` is an object without labels.
-    pub(crate) fn matches(&self, labels: Option<&Value>) -> Result<bool, MatchError> {
-        let label = |name: &str| labels.and_then(|labels| labels.get(name)).and_then(Value::as_str);
-        if !{ self.match_labels.iter() }.all(|(name, value)| label(name) == Some(value)) {
-            return Ok(false);
-        }
-        for Requirement {
-            key,
-            operator,
-            values,
-        } in &self.match_expressions
-        {
-            let found = label(key);
-            let is_in = || found.is_some_and(|found| values.iter().any(|value| value == found));
-            let fits = match operator.as_str() {
-                "In" => is_in(),
-                "NotIn" => !is_in(),
-                "Exists" => found.is_some(),
-                "DoesNotExist" => found.is_none(),
-                _ => return Err(MatchError::Operator(operator.clone())),
-            };
-            if !fits {
-                return Ok(false);
-            }
-        }
-        Ok(true)
-    }
 }
 
 impl Rule {
@@ -138,7 +80,7 @@ impl MatchResources {
         &self,
         request: &Facts<'a>,
         namespace: impl Fn() -> Option<Value>,
-    ) -> Result<Option<&'a Resource<'a>>, MatchError> {
+    ) -> Result<Option<&'a Resource<'a>>, UnknownOperator> {
         // What does not match for another reason has no errors.
         let in_namespace = self.matches_namespace(request, namespace);
         let has_labels = self.matches_labels(request);
@@ -177,23 +119,23 @@ impl MatchResources {
         &self,
         request: &Facts<'_>,
         namespace: impl Fn() -> Option<Value>,
-    ) -> Result<bool, MatchError> {
-        if request.namespace.is_empty() || self.namespace_selector.is_empty() {
+    ) -> Result<bool, UnknownOperator> {
+        if request.namespace.is_empty() || is_empty_selector(&self.namespace_selector) {
             return Ok(true);
         }
         let is_own = request.is_namespace && request.subresource.is_empty();
         if is_own && request.operation != Operation::Delete {
-            return self.namespace_selector.matches(labels(request.object));
+            return has_labels(&self.namespace_selector, request.object);
         }
-        self.namespace_selector.matches(labels(namespace().as_ref()))
+        has_labels(&self.namespace_selector, namespace().as_ref())
     }
 
-    fn matches_labels(&self, request: &Facts<'_>) -> Result<bool, MatchError> {
-        if self.object_selector.is_empty() {
+    fn matches_labels(&self, request: &Facts<'_>) -> Result<bool, UnknownOperator> {
+        if is_empty_selector(&self.object_selector) {
             return Ok(true);
         }
         for object in [request.object, request.old].into_iter().flatten() {
-            if self.object_selector.matches(labels(Some(object)))? {
+            if has_labels(&self.object_selector, Some(object))? {
                 return Ok(true);
             }
         }
@@ -201,8 +143,11 @@ impl MatchResources {
     }
 }
 
-fn labels(object: Option<&Value>) -> Option<&Value> {
-    object?.get("metadata")?.get("labels")
+/// Returns whether a selector selects an object; `None` is an object without labels.
+fn has_labels(selector: &Value, object: Option<&Value>) -> Result<bool, UnknownOperator> {
+    selects(selector, |name| {
+        object?.get("metadata")?.get("labels")?.get(name)?.as_str()
+    })
 }
 
 #[cfg(test)]
@@ -360,7 +305,10 @@ mod tests {
             assert!(found(&constraints, operation, "/v1/pods", &labelled).is_some());
             assert!(found(&constraints, operation, "/v1/pods", &json!({})).is_none());
         }
-        let error = Selector::deserialize(&term("Near", &[])).unwrap().matches(None);
-        assert_eq!(error, Err(MatchError::Operator("Near".to_owned())));
+        let error = has_labels(&term("Near", &[]), None).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "\"Near\" is not a valid label selector operator"
+        );
     }
 }

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::expression::{Environment, Expression, Wanted};
-use super::matching::{MatchResources, Selector};
+use super::matching::MatchResources;
 use crate::cause::Cause;
 
 /// The reasons that a validation may have.
@@ -49,7 +49,7 @@ pub(crate) struct ParamKind {
 pub(crate) struct ParamRef {
     pub(crate) name: String,
     pub(crate) namespace: String,
-    pub(crate) selector: Option<Selector>,
+    pub(crate) selector: Option<Value>,
     pub(crate) parameter_not_found_action: String,
 }
 

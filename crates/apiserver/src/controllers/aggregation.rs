@@ -1,10 +1,10 @@
 //! The controller of aggregated ClusterRoles: fills their rules with those of the roles that they select.
 
 use jiff::Timestamp;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::objects::{find, write_by};
-use crate::object::Head;
+use crate::object::selector::selects;
 use crate::rbac::{CLUSTER_ROLES, Rule};
 use crate::state::State;
 use crate::status::Status;
@@ -66,7 +66,7 @@ fn selected_rules(state: &State, name: &str, aggregation: &Value) -> Option<Vec<
         .flatten()
     {
         for stored in state.store.list(CLUSTER_ROLES, Range::default()) {
-            let selects = selects(selector, &stored.head)?;
+            let selects = selects(selector, |name| stored.head.label(name)).ok()?;
             if !selects || *stored.head.name == *name {
                 continue;
             }
@@ -80,60 +80,4 @@ fn selected_rules(state: &State, name: &str, aggregation: &Value) -> Option<Vec<
         }
     }
     Some(rules)
-}
-
-/// Returns whether a `LabelSelector` selects an object; `None` if it cannot be read.
-fn selects(selector: &Value, head: &Head) -> Option<bool> {
-    let empty = Map::new();
-    let labels = selector["matchLabels"].as_object().unwrap_or(&empty);
-    let mut all = labels
-        .iter()
-        .all(|(name, value)| head.label(name).is_some() && head.label(name) == value.as_str());
-    for term in selector["matchExpressions"].as_array().into_iter().flatten() {
-        let values = term["values"].as_array().map(Vec::as_slice).unwrap_or_default();
-        let label = head.label(term["key"].as_str()?);
-        let is_listed = label.is_some_and(|label| values.iter().any(|value| value == label));
-        all &= match term["operator"].as_str()? {
-            "In" => is_listed,
-            "NotIn" => !is_listed,
-            "Exists" => label.is_some(),
-            "DoesNotExist" => label.is_none(),
-            _ => return None,
-        };
-    }
-    Some(all)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn selectors_are_read_as_kubernetes_reads_them() {
-        let head = Head::of(&json!({"metadata": {"name": "x", "labels": {"a": "1"}}}));
-        for (selector, expected) in [
-            (json!({}), Some(true)),
-            (json!({"matchLabels": {"a": "1"}}), Some(true)),
-            (json!({"matchLabels": {"a": "2"}}), Some(false)),
-            (json!({"matchLabels": {"b": ""}}), Some(false)),
-            (
-                json!({"matchExpressions": [{"key": "a", "operator": "In", "values": ["2", "1"]}]}),
-                Some(true),
-            ),
-            (
-                json!({"matchExpressions": [{"key": "b", "operator": "NotIn", "values": ["1"]}]}),
-                Some(true),
-            ),
-            (
-                json!({"matchExpressions": [{"key": "a", "operator": "DoesNotExist"}]}),
-                Some(false),
-            ),
-            (
-                json!({"matchExpressions": [{"key": "a", "operator": "Like"}]}),
-                None,
-            ),
-        ] {
-            assert_eq!(selects(&selector, &head), expected, "{selector}");
-        }
-    }
 }

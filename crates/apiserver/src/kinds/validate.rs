@@ -279,44 +279,6 @@ fn not_negative(object: &Value, field: &str, path: &str, causes: &mut Vec<Cause>
     }
 }
 
-/// Returns whether a `LabelSelector` matches labels.
-fn selects(selector: &Value, labels: &Value) -> bool {
-    let has = |name: &str| labels.get(name).and_then(Value::as_str);
-    let exact = selector["matchLabels"]
-        .as_object()
-        .into_iter()
-        .flatten()
-        .all(|(name, value)| has(name) == value.as_str());
-    let terms = selector["matchExpressions"].as_array();
-    exact
-        && terms.into_iter().flatten().all(|term| {
-            let value = has(term["key"].as_str().unwrap_or_default());
-            let among = |value: &str| {
-                term["values"]
-                    .as_array()
-                    .into_iter()
-                    .flatten()
-                    .any(|one| one == value)
-            };
-            match term["operator"].as_str().unwrap_or_default() {
-                "In" => value.is_some_and(among),
-                "NotIn" => !value.is_some_and(among),
-                "Exists" => value.is_some(),
-                "DoesNotExist" => value.is_none(),
-                _ => false,
-            }
-        })
-}
-
-fn is_empty_selector(selector: &Value) -> bool {
-    let none = |field: &str| match &selector[field] {
-        Value::Object(map) => map.is_empty(),
-        Value::Array(list) => list.is_empty(),
-        _ => true,
-    };
-    none("matchLabels") && none("matchExpressions")
-}
-
 /// Checks that the selector of a Job is the one that the server generates, unless the Job selects for itself.
 fn generated_selector(spec: &Value, causes: &mut Vec<Cause>) {
     let selector = &spec["selector"];

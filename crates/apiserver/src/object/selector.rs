@@ -2,11 +2,13 @@
 
 mod fields;
 mod labels;
+mod structured;
 
 use serde_json::Value;
 
 pub use fields::{FieldSelector, FieldSelectorError, field_value};
 pub use labels::{LabelSelector, LabelSelectorError};
+pub use structured::{UnknownOperator, is_empty_selector, selects};
 
 /// Returns the key of a `matchExpressions` requirement, and the requirement in text form.
 pub fn expression_text(term: &Value) -> (String, String) {

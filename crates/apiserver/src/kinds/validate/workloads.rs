@@ -2,7 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::{is_empty_selector, not_negative, pods, selects};
+use super::{not_negative, pods};
+use crate::object::selector::{is_empty_selector, selects};
 use crate::status::Cause;
 
 /// Checks the `spec` of a workload, in the order of its kind.
@@ -35,7 +36,8 @@ fn template(kind: &str, spec: &Value, causes: &mut Vec<Cause>) {
         let why = format!("empty selector is invalid for {}", kind.to_lowercase());
         causes.push(Cause::invalid("spec.selector", selector, why));
     }
-    if selector.is_null() || !selects(selector, labels) {
+    let label = |name: &str| labels.get(name).and_then(Value::as_str);
+    if selector.is_null() || selects(selector, label) != Ok(true) {
         causes.push(Cause::invalid(
             "spec.template.metadata.labels",
             labels,

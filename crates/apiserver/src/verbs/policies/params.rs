@@ -5,6 +5,7 @@ use serde_json::Value;
 use crate::admission::{ParamKind, ParamRef};
 use crate::kinds::{Resource, read_as};
 use crate::object::head;
+use crate::object::selector::selects;
 use crate::state::State;
 use crate::store::{Range, Stored};
 
@@ -42,11 +43,8 @@ pub(super) fn collect(
             let mut found = Vec::new();
             for stored in state.store.list(table, Range::default()) {
                 let is_there = !resource.namespaced || *stored.head.namespace == *namespace;
-                let object = is_there.then(|| stored.read());
-                if let Some(object) = object
-                    && selector
-                        .matches(object["metadata"].get("labels"))
-                        .map_err(|error| error.to_string())?
+                if is_there
+                    && selects(selector, |name| stored.head.label(name)).map_err(|error| error.to_string())?
                 {
                     found.push(stored.as_ref());
                 }
