@@ -49,8 +49,8 @@ pub(crate) struct Denial {
     pub(crate) message: String,
 }
 
-/// The values of the variables of a request.
-#[derive(Debug)]
+/// The values of the variables of a request; a copy shares them.
+#[derive(Debug, Clone)]
 pub(crate) struct Values {
     pub(crate) object: Cel,
     pub(crate) old_object: Cel,

@@ -127,15 +127,20 @@ impl<'a> Dispatch<'a> {
             Ok(params) => params,
             Err(error) => return Ok(Err(error)),
         };
-        let mut found = Vec::new();
-        for params in params {
-            let values = self.values(matching, params.as_ref())?;
-            found.extend(evaluate(policy, values));
+        if params.is_empty() {
+            return Ok(Ok(Vec::new()));
         }
-        Ok(Ok(found))
+        let values = self.values(matching)?;
+        let of = |params: &Option<Value>| Values {
+            params: params.as_ref().map_or(starling_cel::cel::Value::Null, to_cel),
+            ..values.clone()
+        };
+        let found = { params.iter() }.flat_map(|params| evaluate(policy, of(params)));
+        Ok(Ok(found.collect()))
     }
 
-    fn values(&self, matching: &Resource<'_>, params: Option<&Value>) -> Result<Values, Status> {
+    /// Returns the values of the request, without parameters.
+    fn values(&self, matching: &Resource<'_>) -> Result<Values, Status> {
         let request = self.request;
         let object = |object: Option<&Value>| {
             object.map_or(starling_cel::cel::Value::Null, |object| {
@@ -156,7 +161,7 @@ impl<'a> Dispatch<'a> {
             old_object: object(request.old),
             request: to_cel(&request.to_value(matching)),
             namespace_object: to_cel(&self.namespace_object()?),
-            params: params.map_or(starling_cel::cel::Value::Null, to_cel),
+            params: starling_cel::cel::Value::Null,
             request_resource: authorizer.of_resource(requested).into_value(),
             authorizer: authorizer.into_value(),
         })

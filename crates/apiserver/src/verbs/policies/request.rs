@@ -1,5 +1,7 @@
 //! A request, as admission sees it.
 
+use std::borrow::Cow;
+
 use serde_json::{Value, json};
 
 use crate::admission::{Facts, Operation, Resource};
@@ -43,16 +45,20 @@ fn of_version<'a>(resource: &'a kinds::Resource, version: &'a Version, subresour
 }
 
 /// Returns an object of a request in the version that a policy matches.
-pub(super) fn converted(request: &Request<'_>, matching: &Resource<'_>, object: &Value) -> Value {
+pub(super) fn converted<'a>(
+    request: &Request<'_>,
+    matching: &Resource<'_>,
+    object: &'a Value,
+) -> Cow<'a, Value> {
     if matching.kind == request.resource().kind {
-        return object.clone();
+        return Cow::Borrowed(object);
     }
     let (group, version, _) = matching.kind;
     let api_version = match group {
         "" => version.to_owned(),
         group => format!("{group}/{version}"),
     };
-    kinds::to_version(object, &api_version)
+    Cow::Owned(kinds::to_version(object, &api_version))
 }
 
 impl Request<'_> {
