@@ -10,6 +10,7 @@ mod job;
 mod metric;
 mod secret;
 mod task;
+pub mod testing;
 mod webhook;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};

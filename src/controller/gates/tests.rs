@@ -3,7 +3,6 @@ use std::sync::Mutex;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use starling_core::gate::Effect;
-use starling_core::gate::webhook::Clusters;
 use starling_net::web::{Post, Reply, WebError};
 use tokio::sync::Notify;
 
@@ -38,40 +37,12 @@ impl Web for Silent {
     }
 }
 
-fn open(namespace: &str, index: usize) -> Open {
-    let task = Task {
-        effect: Effect::Metric {
-            url: format!("http://{namespace}.example.com"),
-            query: "up".to_owned(),
-            test: "true".to_owned(),
-            secret: None,
-        },
-        timeout: std::time::Duration::from_secs(3600),
-        interval: std::time::Duration::from_secs(60),
-    };
-    Open {
-        id: GateId {
-            group_id: GroupId::default(),
-            rollout: RolloutNumber::new(1),
-            stage: "canary".to_owned(),
-            side: Side::Before,
-            index,
-            begun_at: jiff::Timestamp::UNIX_EPOCH,
-        },
-        task: Arc::new(task),
-        request: GateRequest {
-            namespace: namespace.to_owned(),
-            group: "web".to_owned(),
-            rollout: RolloutNumber::new(1),
-            release: String::new(),
-            revisions: Vec::new(),
-            direction: starling_api::RolloutDirection::Forward,
-            stage: "canary".to_owned(),
-            list: Side::Before.list(),
-            task: index,
-            start_time: String::new(),
-            clusters: Clusters::default(),
-        },
+fn metric(namespace: &str) -> Effect {
+    Effect::Metric {
+        url: format!("http://{namespace}.example.com"),
+        query: "up".to_owned(),
+        test: "true".to_owned(),
+        secret: None,
     }
 }
 
@@ -86,8 +57,10 @@ async fn tenant_gates_of_one_namespace_leave_requests_to_others() {
         groups: Arc::default(),
     };
     let run = |namespace: &str, count: usize| {
-        let open = (0..count).map(|index| open(namespace, index)).collect();
         let group = ObjectKey::new(namespace, "web");
+        let begun_at = jiff::Timestamp::UNIX_EPOCH;
+        let open = |index| super::testing::open(&group, index, metric(namespace), begun_at);
+        let open = (0..count).map(open).collect();
         tools.gates.run(&tools, &group, &OwnerReference::default(), open);
     };
     run("many", 2 * MAX_CONCURRENT_REQUESTS);

@@ -7,8 +7,7 @@ use serde_json::{Value, json};
 use starling_api::{Source, SyncGroup, SyncResource};
 use starling_core::apply::OwnAttempt;
 use starling_core::breaker::Contact;
-use starling_core::gate::webhook::{Clusters, GateRequest};
-use starling_core::gate::{Effect, GateId, Side, Task};
+use starling_core::gate::Effect;
 use starling_core::ids::{GroupId, InstallationId, RolloutNumber};
 use starling_core::journal::Recorder;
 
@@ -21,7 +20,7 @@ use super::super::caches::pins::Search;
 use super::super::caches::plan_memo::PlanMemo;
 use super::super::caches::waiting_syncs::Awaited;
 use super::super::event_handlers::ChangedBy;
-use super::super::gates::{GateTools, Open};
+use super::super::gates::{self, GateTools};
 use super::super::hub::testing;
 use super::super::ledger_retention;
 use super::super::ports::Ports;
@@ -181,38 +180,11 @@ fn fill(context: &Context, name: &str) {
     context.caches.group.removal_times.observe(&key, [], now);
 
     let group = context.objects.groups.get(&key).unwrap();
-    let task = Task {
-        effect: Effect::Webhook {
-            url: "https://hook.example.com".to_owned(),
-            secret: "s".to_owned(),
-        },
-        timeout: Duration::from_secs(3600),
-        interval: Duration::from_secs(60),
+    let effect = Effect::Webhook {
+        url: "https://hook.example.com".to_owned(),
+        secret: "s".to_owned(),
     };
-    let open = Open {
-        id: GateId {
-            group_id: GroupId::default(),
-            rollout: RolloutNumber::new(1),
-            stage: "canary".to_owned(),
-            side: Side::Before,
-            index: 0,
-            begun_at: now,
-        },
-        task: Arc::new(task),
-        request: GateRequest {
-            namespace: "ns".to_owned(),
-            group: name.to_owned(),
-            rollout: RolloutNumber::new(1),
-            release: String::new(),
-            revisions: Vec::new(),
-            direction: starling_api::RolloutDirection::Forward,
-            stage: "canary".to_owned(),
-            list: Side::Before.list(),
-            task: 0,
-            start_time: String::new(),
-            clusters: Clusters::default(),
-        },
-    };
+    let open = gates::testing::open(&key, 0, effect, now);
     let tools = GateTools {
         hub: context.hub.clone(),
         web: context.adapters.web.clone(),
