@@ -27,8 +27,11 @@ pub(super) async fn are_there(
     before: &[UsedApproval],
     after: &[UsedApproval],
 ) -> Result<bool, HubError> {
-    let identity = |used: &UsedApproval| (used.name.clone(), used.uid.clone(), used.digest.clone());
-    let is_known = |used: &UsedApproval| before.iter().any(|known| identity(known) == identity(used));
+    let is_known = |used: &UsedApproval| {
+        before
+            .iter()
+            .any(|known| (&known.name, &known.uid, &known.digest) == (&used.name, &used.uid, &used.digest))
+    };
     let mut is_none_new = true;
     for approval in after.iter().filter(|used| !is_known(used)) {
         is_none_new = false;

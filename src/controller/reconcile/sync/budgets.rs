@@ -68,12 +68,10 @@ impl BudgetsOf<'_> {
         if let Some(why) = stopped_by(&group, &actions) {
             return Err(DeletionRefusal::Stopped(why));
         }
-        if self.target != ENDING {
-            still_here::is_not_undeleted(self.observed.group.as_deref(), &group)?;
-        }
         if self.target == ENDING {
             return turn.take(key);
         }
+        still_here::is_not_undeleted(self.observed.group.as_deref(), &group)?;
         let (now, jumps) = (self.context.clock.now(), self.context.clock.jumps());
         let sync = &self.observed.object;
         if !turn.is_later && !is_admission_over(&group, sync, &actions, (now, &jumps)) {

@@ -9,6 +9,7 @@ use starling_api::{Cluster, GroupRef, Source, SyncGroup, SyncResource, SyncSpec,
 use starling_core::deletion_approval::Approvals;
 use starling_core::depend::Dependencies;
 use starling_core::plan::Reach;
+use starling_core::release::rolled_revision;
 use starling_core::request::Requests;
 use starling_core::step::SyncCluster;
 use starling_core::target::{self, Owner};
@@ -210,8 +211,9 @@ impl SyncSnapshot {
             return false;
         };
         let rollout = group.status.as_ref().and_then(|status| status.rollout.as_ref());
-        let rolled = rollout.map_or(&[][..], |rollout| &rollout.revisions);
-        !rolled.is_empty() && rolled.iter().all(|rolled| rolled.sync != of.entry)
+        rollout.is_some_and(|rollout| {
+            !rollout.revisions.is_empty() && rolled_revision(rollout, &of.entry).is_none()
+        })
     }
 
     /// Returns the entry of the Sync; `None` without a group.
