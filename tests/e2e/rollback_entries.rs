@@ -7,6 +7,7 @@ use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 use starling_api::{SyncGroup, SyncGroupStatus, SyncResource};
 
+use crate::deleting::until_gone;
 use crate::operator_actions::say;
 use crate::world::{Scene, config_map, shared_scene, sync_ready};
 
@@ -104,20 +105,7 @@ fn a_rollback_hands_objects_over_to_an_entry_that_the_spec_lacks() -> Result<()>
         last_release(scene, "./both").await?;
         let gone = |member: &str| format!("{}-tools-{member}", scene.name);
         for member in CLUSTERS {
-            let name = gone(member);
-            starling_testkit::wait::until(
-                starling_testkit::fleet::TIMEOUT,
-                "the entry is gone",
-                async || {
-                    let found = scene.fleet().api::<SyncResource>().get_opt(&name).await;
-                    let found = found.map_err(|error| error.to_string())?;
-                    found
-                        .is_none()
-                        .then_some(())
-                        .ok_or_else(|| "it is there".to_owned())
-                },
-            )
-            .await?;
+            until_gone::<SyncResource>(scene, &gone(member)).await?;
         }
         assert_eq!(uids(scene).await?, before, "merged");
         roll_back(scene, &first).await?;
