@@ -9,6 +9,7 @@ use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 use starling_api::{RolloutPhase, SyncGroup, SyncGroupStatus};
 use starling_testkit::fleet::TIMEOUT;
+use starling_testkit::wait::until;
 use starling_testkit::{Fleet, FleetOptions, GitRepo, Process, program};
 
 use crate::hub_move::{GROUP, commit, restore};
@@ -49,8 +50,13 @@ async fn old_hub() -> Result<(Fleet, Process, GitRepo)> {
     Ok((fleet, controller, repo))
 }
 
-/// The one Job of a management cluster.
+/// The one Job of a management cluster. The stage waits for it before it is there.
 async fn job(fleet: &Fleet) -> Result<Job> {
+    until(TIMEOUT, "a Job", async || {
+        let jobs = fleet.api::<Job>().list(&ListParams::default()).await;
+        jobs.is_ok_and(|jobs| !jobs.items.is_empty())
+    })
+    .await?;
     let mut jobs = fleet.api::<Job>().list(&ListParams::default()).await?.items;
     ensure!(jobs.len() == 1, "{} Jobs: {jobs:#?}", jobs.len());
     jobs.pop().context("a Job")

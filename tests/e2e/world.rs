@@ -118,7 +118,8 @@ pub(crate) fn exclusive_scene(
 }
 
 impl World {
-    /// Waits until all members are reachable and reported as such.
+    /// Waits until all members are reachable and reported as such, and the controller notices changes of Clusters: after
+    /// a cut connection it reads them again within seconds, and the next test would find a group without clusters.
     async fn heal(&self) -> Result<()> {
         self.fleet.proxy(MANAGEMENT)?.clear();
         for name in MEMBERS {
@@ -126,20 +127,27 @@ impl World {
             proxy.refuse(false).await?;
             proxy.clear();
         }
+        let mut requests = Vec::new();
         for name in MEMBERS {
-            self.look_at(name).await?;
+            requests.push((name, self.look_at(name).await?));
         }
-        for name in MEMBERS {
-            self.fleet.until(name, "Ready again", is_ready).await?;
+        for (name, requested) in requests {
+            let is_back = |cluster: &Cluster| {
+                let status = cluster.status.as_ref();
+                is_ready(cluster)
+                    && status.is_some_and(|status| status.last_handled_reconcile_at == requested)
+            };
+            self.fleet.until(name, "Ready again", is_back).await?;
         }
         Ok(())
     }
 
-    /// Requests a probe of a cluster.
-    pub(crate) async fn look_at(&self, cluster: &str) -> Result<()> {
-        let patch = json!({"metadata": {"annotations": {REQUESTED_AT: jiff::Timestamp::now().to_string()}}});
+    /// Requests a probe of a cluster, and returns the value of the request.
+    pub(crate) async fn look_at(&self, cluster: &str) -> Result<String> {
+        let request = jiff::Timestamp::now().to_string();
+        let patch = json!({"metadata": {"annotations": {REQUESTED_AT: request}}});
         self.fleet.patch::<Cluster>(cluster, patch).await?;
-        Ok(())
+        Ok(request)
     }
 }
 
