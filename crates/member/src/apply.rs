@@ -201,11 +201,18 @@ impl Member {
             outcome,
         )
         .await?;
-        if !self.may_prune(job, plan, confirmation, attempt, outcome).await? {
+        let Some(counted) = self.may_prune(job, plan, confirmation, attempt, outcome).await? else {
             return Ok(());
-        }
-        self.prune_steps(owner, &plan.prune, confirmation, in_use, attempt, outcome)
-            .await
+        };
+        self.prune_steps(
+            owner,
+            &plan.prune,
+            (&counted, confirmation),
+            in_use,
+            attempt,
+            outcome,
+        )
+        .await
     }
 
     /// Deletes what left git, step by step.
@@ -213,7 +220,7 @@ impl Member {
         &self,
         owner: &OwnerLabel,
         prune: &[(DeletionStep, Vec<InventoryEntry>)],
-        confirmation: Confirmation<'_>,
+        (counted, confirmation): (&BTreeSet<ObjectId>, Confirmation<'_>),
         in_use: &ContainersInUse,
         attempt: &Attempt,
         outcome: &mut ApplyOutcome,
@@ -226,9 +233,14 @@ impl Member {
                 .cloned()
                 .partition(|entry| confirmation.objects.contains(&entry.key));
             for (entries, confirmed) in [(asking, true), (others, false)] {
-                let removal = RemovalMode::Delete { confirmed };
-                self.prune_phase(owner, &entries, removal, attempt, outcome)
-                    .await?;
+                let (found, missing): (Vec<InventoryEntry>, Vec<InventoryEntry>) = entries
+                    .into_iter()
+                    .partition(|entry| counted.contains(&entry.key));
+                for (entries, counted) in [(found, true), (missing, false)] {
+                    let removal = RemovalMode::Delete { counted, confirmed };
+                    self.prune_phase(owner, &entries, removal, attempt, outcome)
+                        .await?;
+                }
             }
             if index + 1 < steps {
                 self.await_gone(owner, &entries, attempt, outcome).await?;
@@ -293,7 +305,8 @@ impl Member {
         self.pending_deletions(owner, &left, attempt).await
     }
 
-    /// Counts the objects to prune against the deletion budgets. Returns whether they may be deleted.
+    /// Counts the objects to prune against the deletion budgets. Returns those that may be deleted, which are there or
+    /// approved; `None`: none may.
     async fn may_prune(
         &self,
         job: ApplyJob<'_>,
@@ -301,21 +314,21 @@ impl Member {
         confirmation: Confirmation<'_>,
         attempt: &Attempt,
         outcome: &mut ApplyOutcome,
-    ) -> Result<bool, MemberError> {
+    ) -> Result<Option<BTreeSet<ObjectId>>, MemberError> {
         let to_delete: Vec<InventoryEntry> = plan
             .prune
             .iter()
             .flat_map(|(_, entries)| entries.clone())
             .collect();
         if to_delete.is_empty() {
-            return Ok(true);
+            return Ok(Some(BTreeSet::new()));
         }
         let subject = job.approval.subject;
         let digest = subject.digest(&to_delete);
         let approved = job.approval.digests.contain(&digest).then_some(&*digest);
         let found = self.pending_deletions(job.owner, &to_delete, attempt).await?;
         if found.begin.is_empty() {
-            return Ok(true);
+            return Ok(Some(found.found()));
         }
         let list: Vec<ObjectId> = to_delete.iter().map(|entry| entry.key.clone()).collect();
         let request = BudgetRequest {
@@ -325,7 +338,9 @@ impl Member {
             approved,
         };
         let blocker = match count(job.budgets, request, job.deadline).await {
-            Ok(()) => return Ok(true),
+            // An approval is of the whole list.
+            Ok(()) if approved.is_some() => return Ok(Some(list.into_iter().collect())),
+            Ok(()) => return Ok(Some(found.found())),
             Err(DeletionRefusal::NotCounted(why)) => PruneBlocker::NotCounted(why),
             Err(DeletionRefusal::Stopped(why)) => PruneBlocker::Stopped(why),
             Err(DeletionRefusal::Held(excess)) => {
@@ -339,7 +354,7 @@ impl Member {
             }
         };
         outcome.prune_blocker = Some(blocker);
-        Ok(false)
+        Ok(None)
     }
 
     /// Waits until the deleted objects of a step are gone. An object that is not gone in time is a failure, and stays
@@ -502,7 +517,11 @@ impl Member {
                     outcome.kept_now.push(key.clone());
                     outcome.released.push(key.clone());
                 }
-                Ok(Pruned::Asks) => outcome.kept_now.push(key.clone()),
+                Ok(Pruned::Undecided) => {
+                    outcome.kept_now.push(key.clone());
+                    let blocker = || PruneBlocker::NotGone(key.to_string());
+                    outcome.prune_blocker.get_or_insert_with(blocker);
+                }
                 Ok(Pruned::Relinquished) => outcome.relinquished.push(key.clone()),
                 // The entry stays until the other Sync has adopted the object. If that never happens, Starling still
                 // owns the object.

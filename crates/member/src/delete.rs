@@ -55,8 +55,9 @@ pub struct DeleteOutcome {
     /// Objects that were given up and not deleted, ordered by key: they were there before Starling, and their deletion
     /// would require an approval, or objects in them stay.
     pub relinquished: Vec<ObjectId>,
-    /// Objects that ask for an approval since a moment ago, ordered by key.
-    pub asking: Vec<ObjectId>,
+    /// Objects that have appeared since the decision, or ask for an approval since then, ordered by key. The next
+    /// attempt decides.
+    pub undecided: Vec<ObjectId>,
     /// Objects that are deleted and wait for their finalizers, ordered by key.
     pub terminating: Vec<ObjectId>,
     /// Objects that could not be deleted, ordered by key. One of them does not stop the others of its step.
@@ -76,7 +77,7 @@ impl DeleteOutcome {
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.terminating.is_empty()
-            && self.asking.is_empty()
+            && self.undecided.is_empty()
             && self.failures.is_empty()
             && self.interrupted.is_none()
             && self.held.is_none()
@@ -92,7 +93,15 @@ enum Removed {
     Kept,
     Relinquished,
     Terminating,
-    Asks,
+    Undecided,
+}
+
+/// The objects of which an attempt may delete.
+struct Decided {
+    /// Those that were there, and were counted or are being deleted.
+    counted: BTreeSet<ObjectId>,
+    /// Those of them that ask for an approval.
+    asking: BTreeSet<ObjectId>,
 }
 
 impl Member {
@@ -107,7 +116,7 @@ impl Member {
         outcome.deleted.sort();
         outcome.released.sort();
         outcome.relinquished.sort();
-        outcome.asking.sort();
+        outcome.undecided.sort();
         outcome.terminating.sort();
         outcome.failures.sort_by(|a, b| a.0.cmp(&b.0));
         outcome
@@ -127,23 +136,22 @@ impl Member {
             .collect();
         let found = self.pending_deletions(job.owner, &entries, attempt).await?;
         let in_use = self.keep_before_end(job, &mut inventory, &found, attempt).await?;
-        let Some(asking) = self.may_delete(job, &inventory, found, outcome).await? else {
+        let Some(decided) = self.may_delete(job, &inventory, found, outcome).await? else {
             return Ok(());
-        };
-        let confirmation = Confirmation {
-            kinds: job.confirm,
-            objects: &asking,
         };
         for (_, entries) in by_step(inventory.entries()) {
             // What the steps before have shown counts too.
             let keys = entries.iter().map(|entry| &entry.key);
             let entries: Vec<InventoryEntry> = keys.filter_map(|key| inventory.entry(key)).collect();
             let kept = self
-                .delete_step(job, &entries, confirmation, &in_use, attempt, outcome)
+                .delete_step(job, &entries, &decided, &in_use, attempt, outcome)
                 .await?;
             self.keep_containers_of(&mut inventory, &kept, attempt).await?;
             // These objects may need the later ones to go.
-            if !outcome.failures.is_empty() || !outcome.terminating.is_empty() || !outcome.asking.is_empty() {
+            if !outcome.failures.is_empty()
+                || !outcome.terminating.is_empty()
+                || !outcome.undecided.is_empty()
+            {
                 break;
             }
         }
@@ -187,15 +195,14 @@ impl Member {
         Ok(in_use)
     }
 
-    /// Counts the objects against the deletion budgets, unless they are approved. Returns the objects that ask for an
-    /// approval; `None`: nothing may be deleted.
+    /// Counts the objects against the deletion budgets, unless they are approved. `None`: nothing may be deleted.
     async fn may_delete(
         &self,
         job: DeleteJob<'_>,
         inventory: &Inventory,
         mut found: PendingDeletions,
         outcome: &mut DeleteOutcome,
-    ) -> Result<Option<BTreeSet<ObjectId>>, MemberError> {
+    ) -> Result<Option<Decided>, MemberError> {
         let asking = std::mem::take(&mut found.asking);
         let confirmation = Confirmation {
             kinds: job.confirm,
@@ -209,8 +216,9 @@ impl Member {
             .collect();
         found.entries.retain(|entry| !relinquished.contains(&entry.key));
         found.begin.retain(|key| !relinquished.contains(key));
+        let counted = found.found();
         if found.begin.is_empty() {
-            return Ok(Some(asking));
+            return Ok(Some(Decided { asking, counted }));
         }
         let subject = job.approval.subject;
         let held =
@@ -232,7 +240,7 @@ impl Member {
             approved,
         };
         match count(job.budgets, request, job.deadline).await {
-            Ok(()) => return Ok(Some(asking)),
+            Ok(()) => return Ok(Some(Decided { asking, counted })),
             Err(DeletionRefusal::NotCounted(why)) => outcome.not_counted = Some(why),
             Err(DeletionRefusal::Stopped(why)) => outcome.stopped = Some(why),
             Err(DeletionRefusal::Held(excess)) => outcome.held = Some(held(Some(excess))),
@@ -245,11 +253,15 @@ impl Member {
         &self,
         job: DeleteJob<'_>,
         entries: &[InventoryEntry],
-        confirmation: Confirmation<'_>,
+        decided: &Decided,
         in_use: &ContainersInUse,
         attempt: &Attempt,
         outcome: &mut DeleteOutcome,
     ) -> Result<Vec<ObjectId>, MemberError> {
+        let confirmation = Confirmation {
+            kinds: job.confirm,
+            objects: &decided.asking,
+        };
         let mut batch = Batch::new(self.limits().concurrency);
         let mut kept = Vec::new();
         for entry in entries {
@@ -263,6 +275,7 @@ impl Member {
                 RemovalMode::Relinquish
             } else {
                 RemovalMode::Delete {
+                    counted: decided.counted.contains(&entry.key),
                     confirmed: confirmation.objects.contains(&entry.key),
                 }
             };
@@ -282,7 +295,7 @@ impl Member {
                     kept.push(key.clone());
                     outcome.relinquished.push(key.clone());
                 }
-                Ok(Removed::Asks) => outcome.asking.push(key.clone()),
+                Ok(Removed::Undecided) => outcome.undecided.push(key.clone()),
                 Ok(Removed::Terminating) => outcome.terminating.push(key.clone()),
                 Err(error) => outcome.failures.push((key.clone(), error)),
             }
@@ -301,7 +314,7 @@ impl Member {
         Ok(match self.prune_object(owner, entry, removal, attempt).await? {
             Pruned::Released => Removed::Released,
             Pruned::Kept | Pruned::HandedOver => Removed::Kept,
-            Pruned::Asks => Removed::Asks,
+            Pruned::Undecided => Removed::Undecided,
             Pruned::Relinquished => Removed::Relinquished,
             Pruned::Terminating | Pruned::Deleting => Removed::Terminating,
             Pruned::Deleted => Removed::Gone,

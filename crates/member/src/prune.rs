@@ -23,6 +23,8 @@ use super::transport::Member;
 pub(super) enum RemovalMode {
     /// The object is deleted.
     Delete {
+        /// Whether the object was there when the deletions were counted.
+        counted: bool,
         /// Whether the object was known to ask for an approval when the deletion was decided.
         confirmed: bool,
     },
@@ -49,8 +51,9 @@ pub(super) enum Pruned {
     Kept,
     /// The object was not deleted, because a sibling is about to take it over.
     HandedOver,
-    /// The object was not deleted, because it asks for an approval since a moment ago.
-    Asks,
+    /// The object was not deleted: since the decision, it has appeared, or begun to ask for an approval. The next
+    /// attempt decides.
+    Undecided,
     /// The object was given up and not deleted.
     Relinquished,
 }
@@ -111,6 +114,11 @@ pub(super) struct PendingDeletions {
 }
 
 impl PendingDeletions {
+    /// Returns the objects that were there.
+    pub(super) fn found(&self) -> BTreeSet<ObjectId> {
+        self.entries.iter().map(|entry| entry.key.clone()).collect()
+    }
+
     /// Returns the objects that are being deleted already.
     pub(super) fn begun(&self) -> BTreeSet<ObjectId> {
         let keys = self.entries.iter().map(|entry| &entry.key);
@@ -142,8 +150,10 @@ impl Member {
             RemovalMode::Relinquish => self.relinquish(&entry.key, &target, attempt).await,
             RemovalMode::Release => self.release(&entry.key, &target, attempt).await,
             RemovalMode::Delete { .. } if target.terminating => Ok(Pruned::Terminating),
+            // No budget counted it, and no approved list has it: the cluster served an old state.
+            RemovalMode::Delete { counted: false, .. } => Ok(Pruned::Undecided),
             // The annotation was set in the meantime: the next attempt asks for the approval.
-            RemovalMode::Delete { confirmed: false } if target.asks => Ok(Pruned::Asks),
+            RemovalMode::Delete { confirmed: false, .. } if target.asks => Ok(Pruned::Undecided),
             RemovalMode::Delete { .. } => {
                 let deleted = self
                     .delete_object(&entry.key, target.path, &target.uid, attempt)

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use http::Method;
+use http::{Method, StatusCode};
 use kube::api::{Api, DeleteParams, PostParams};
 use serde_json::json;
 use starling_core::object::ObjectId;
@@ -195,4 +195,35 @@ async fn an_interrupted_deletion_is_continued() {
             .collect();
         assert_eq!(remaining, ["theirs"], "case {number}");
     }
+}
+
+/// A server that lags does not have the object when the deletions are counted, and has it when they are sent: what no
+/// budget counted and no approval names stays until the next attempt.
+#[tokio::test]
+async fn an_object_that_was_not_counted_is_not_deleted() {
+    let lags = || {
+        Match::method(Method::GET)
+            .path_ends_with("/configmaps/b")
+            .times(1)
+    };
+    let mut world = World::new("uncounted").await;
+    let objects = ["a", "b"].map(|name| world.map(name, &json!({"k": name})));
+    world.apply_ok(&objects).await;
+    let proxy = FaultProxy::start(world.plane()).await.unwrap();
+    world.member = connect_to(&proxy);
+    let lag = proxy.on(lags(), Fault::status(StatusCode::NOT_FOUND));
+    let first = world.delete(&BTreeSet::new()).await;
+    assert_eq!(lag.fired(), 1);
+    assert_eq!(
+        (
+            names(&first.deleted),
+            names(&first.undecided),
+            first.is_complete()
+        ),
+        (vec!["a"], vec!["b"], false)
+    );
+    assert_eq!(world.value("b", "k").await.as_deref(), Some("b"));
+    let second = world.delete(&BTreeSet::new()).await;
+    assert_eq!((names(&second.deleted), second.is_complete()), (vec!["b"], true));
+    assert!(!has_inventory(&world).await);
 }

@@ -821,3 +821,27 @@ async fn the_end_of_a_sync_waits_for_objects_that_a_prune_left_terminating() {
     assert!(delete().await.is_complete());
     assert!(world.inventory().await.is_empty());
 }
+
+/// A server that lags does not have the object when the deletions are counted, and has it when they are sent.
+#[tokio::test]
+async fn an_object_that_was_not_counted_is_not_pruned() {
+    let mut world = World::new("uncounted-prune").await;
+    let objects = ["a", "b", "c"].map(|name| world.map(name, &json!({"k": name})));
+    world.apply_ok(&objects).await;
+    let proxy = FaultProxy::start(world.plane()).await.unwrap();
+    world.member = connect_to(&proxy);
+    let reads = Match::method(Method::GET)
+        .path_ends_with("/configmaps/b")
+        .times(2);
+    let lag = proxy.on(reads, Fault::status(StatusCode::NOT_FOUND));
+    let first = world.apply(&objects[..1]).await;
+    assert_eq!(lag.fired(), 2, "when the list is made, and when it is counted");
+    assert_eq!(
+        first.prune_blocker,
+        Some(PruneBlocker::NotGone(objects[1].key.to_string()))
+    );
+    assert_eq!(world.value("b", "k").await.as_deref(), Some("b"));
+    assert_eq!(world.value("c", "k").await, None);
+    assert_eq!(world.inventory_names().await, ["a", "b"]);
+    assert_eq!(world.apply_ok(&objects[..1]).await, ["deleted b"]);
+}
