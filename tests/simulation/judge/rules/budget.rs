@@ -1,6 +1,6 @@
 //! Budgets of deletions: how many objects and clusters may lose something within a window.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use jiff::{SignedDuration, Timestamp};
 use starling_api::{DeletionBudget, DeletionPolicy, IntOrPercent, SyncGroup};
@@ -26,8 +26,9 @@ const LEAST_OF_SYNC: usize = 10;
 /// Evidence: the objects that Starling deleted on the members, by UID, without those that a person approved and those
 /// that were made anew. A deletion belongs to the time of its grant. The limit is the widest that was current, or may
 /// still have been for the controller, with shares of the most objects of that time. What was replaced is no loss: the
-/// objects count by the difference of the most objects within the window and those that the scope has after the
-/// deletion, if that is less. A window is shorter by what the clock jumped ahead within it.
+/// objects count by the difference of the most objects that the scope is known to have had at a grant within the window
+/// and those that it has after the deletion, if that is less. A window is shorter by what the clock jumped ahead within
+/// it.
 pub(super) fn budgets_hold(world: &World<'_>) -> Vec<Violation> {
     let all = counting(world);
     let spent: Vec<Spent<'_>> = all
@@ -208,8 +209,15 @@ impl<'s> Scope<'s> {
             .collect();
         let from = window_start(self.world, last.granted, limits.window);
         let until = within.iter().map(|spent| spent.deletion.at()).max()?;
-        let (most, now) = self.objects_within(from, until);
-        let lost = deleted.len().min(most.saturating_sub(now));
+        let objects = self.objects_until(until);
+        // What an attempt creates is known when it ends.
+        let known = within.iter().map(|spent| {
+            let sure = earlier(spent.granted, spent.deletion.limit());
+            objects.at(sure, spent.granted)
+        });
+        let lost = known.max()?.saturating_sub(objects.at(until, until));
+        let lost = deleted.len().min(lost);
+        let most = objects.most(from);
         let allowed = limit.of_rounded_down(most).max(least);
         (lost > allowed).then(|| format!("{lost} of {most} objects, {allowed} at most"))
     }
@@ -226,35 +234,52 @@ impl<'s> Scope<'s> {
         (clusters.len() > allowed).then(|| format!("{} of {all} clusters, {allowed} at most", clusters.len()))
     }
 
-    /// Returns the most objects of the scope within a span, and those after it: what its inventories list and is there.
-    fn objects_within(&self, from: Timestamp, to: Timestamp) -> (usize, usize) {
-        let mut changes: BTreeMap<Timestamp, i64> = BTreeMap::new();
-        let mut first = 0;
+    /// Returns the objects of the scope until a time: what its inventories list and is there.
+    fn objects_until(&self, to: Timestamp) -> Objects {
+        let mut spans = Vec::new();
         for (cluster, members) in &self.world.members {
             for versions in members.iter().flat_map(|member| member.objects.values()) {
-                let mut is_there = false;
+                let (mut since, mut is_of_scope) = (None, false);
                 for version in versions.iter().filter(|version| version.write.at <= to) {
                     let label = owner(&version.write.object);
                     let begins = version.write.verb == Verb::Write;
-                    // An object that was handed over or given up is no loss.
-                    let is_of_scope = || !label.is_empty() && (self.has)(cluster, label);
-                    let now = begins && (is_there || is_of_scope());
-                    let change = i64::from(now) - i64::from(std::mem::replace(&mut is_there, now));
-                    if version.write.at <= from {
-                        first += change;
-                    } else {
-                        *changes.entry(version.write.at).or_default() += change;
+                    if begins {
+                        is_of_scope = !label.is_empty() && (self.has)(cluster, label);
+                    }
+                    // An object that was handed over or given up is no loss, whatever its next owner does with it.
+                    let is_there = if is_of_scope { begins } else { since.is_some() };
+                    if is_there {
+                        since.get_or_insert(version.write.at);
+                    } else if let Some(since) = since.take() {
+                        spans.push((since, version.write.at));
                     }
                 }
+                spans.extend(since.map(|since| (since, Timestamp::MAX)));
             }
         }
-        let (mut most, mut now) = (first, first);
-        for change in changes.into_values() {
-            now += change;
-            most = most.max(now);
-        }
-        let count = |number: i64| usize::try_from(number).unwrap_or_default();
-        (count(most), count(now))
+        Objects(spans)
+    }
+}
+
+/// The objects of a scope: from when until when each was there.
+struct Objects(Vec<(Timestamp, Timestamp)>);
+
+impl Objects {
+    /// Returns how many of those that were there at one time still were at another.
+    fn at(&self, since: Timestamp, at: Timestamp) -> usize {
+        let is_there = |(from, to): &&(Timestamp, Timestamp)| *from <= since && at < *to;
+        self.0.iter().filter(is_there).count()
+    }
+
+    /// Returns the most objects at any time since this one.
+    fn most(&self, from: Timestamp) -> usize {
+        let begins = self.0.iter().map(|(since, _)| (*since).max(from));
+        let begins: BTreeSet<Timestamp> = begins.collect();
+        begins
+            .iter()
+            .map(|at| self.at(*at, *at))
+            .max()
+            .unwrap_or_default()
     }
 }
 

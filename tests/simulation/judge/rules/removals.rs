@@ -93,8 +93,10 @@ impl Removal<'_, '_> {
         if rollout.is_some_and(|actions| is_paused(&actions, known, at)) {
             return Some("while the rollout was paused");
         }
-        // A label that was set at the same moment says nothing about the removal.
-        if self.is_selected(&self.timeline.cluster, earlier_moment(at)) {
+        // A label that was set since the Cluster was read says nothing about the removal.
+        let read = earlier(at, self.world.history.live);
+        let was_selected = |at| self.is_selected(&self.timeline.cluster, at);
+        if was_selected(read) && was_selected(earlier_moment(at)) {
             return self.refused_as_entry();
         }
         self.refused_as_unselected(group)

@@ -12,7 +12,7 @@ use crate::judge::actions::{ActionSpan, actions, approvals, skips};
 use crate::judge::hub::{Id, Track, Version, after, earlier, is_reachable, selects, span, stage_of};
 use crate::judge::targets::{Target, is_done};
 use crate::judge::violation::{Rule, Violation};
-use crate::judge::world::World;
+use crate::judge::world::{SyncTimeline, World};
 
 /// The name of the stage of the clusters that no stage selects.
 const REMAINDER: &str = "*";
@@ -248,7 +248,8 @@ impl StageChange<'_> {
     }
 
     /// Whether every entry is finished on a cluster. One that failed finishes those that were admitted with it or
-    /// before.
+    /// before. If it failed in an earlier rollout with the same target, the others have no soak time: the cluster has
+    /// failed once they are applied.
     fn is_finished(&self, cluster: &str) -> bool {
         let targets = || {
             self.rollout.revisions.iter().flat_map(|rolled| {
@@ -263,14 +264,19 @@ impl StageChange<'_> {
             })
         };
         let has_failed = |target: &Target| target.failed.is_some_and(|(_, index)| index < self.version.index);
-        let failed = targets().filter(|(_, _, target)| has_failed(target));
-        let failed_at = failed.map(|(_, _, target)| target.recorded).max();
+        let failed = || targets().filter(|(_, _, target)| has_failed(target));
+        let failed_at = failed().map(|(_, _, target)| target.recorded).max();
+        let soak = if failed().any(|(_, _, target)| target.rollout < self.rollout.id) {
+            SignedDuration::ZERO
+        } else {
+            self.soak()
+        };
         self.rollout.revisions.iter().all(|rolled| {
             let mut of_entry = targets().filter(|(of, ..)| of.sync == rolled.sync);
             of_entry.any(|(_, timeline, target)| {
                 Some(target.recorded) <= failed_at
                     || self.is_late(target.recorded)
-                    || self.has_soaked(timeline, target)
+                    || self.has_soaked(timeline, target, soak)
             })
         })
     }
@@ -282,13 +288,16 @@ impl StageChange<'_> {
         after(admitted, deadline) <= latest
     }
 
-    fn has_soaked(&self, timeline: &crate::judge::world::SyncTimeline<'_>, target: &Target) -> bool {
-        let soak = match self.rollout.direction {
+    fn soak(&self) -> SignedDuration {
+        match self.rollout.direction {
             RolloutDirection::Forward | RolloutDirection::Back => {
                 span(self.version.object.spec.rollout_strategy.min_success_time)
             }
             RolloutDirection::BackAtOnce => SignedDuration::ZERO,
-        };
+        }
+    }
+
+    fn has_soaked(&self, timeline: &SyncTimeline<'_>, target: &Target, soak: SignedDuration) -> bool {
         let by: Option<Timestamp> = self.stage.pass_time.parse().ok();
         let versions = timeline.track.versions().iter();
         { versions }
@@ -358,7 +367,8 @@ impl StageChange<'_> {
                     let mut targets = timeline.targets.iter().filter(|target| {
                         target.index < self.version.index && target.desired.revision == rolled.revision
                     });
-                    timeline.is_of(&rolled.sync) && targets.any(|target| self.has_soaked(timeline, target))
+                    timeline.is_of(&rolled.sync)
+                        && targets.any(|target| self.has_soaked(timeline, target, self.soak()))
                 })
             });
             was_here && is_applied

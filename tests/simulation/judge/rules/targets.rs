@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use jiff::SignedDuration;
+use jiff::{SignedDuration, Timestamp};
 use starling_api::{OnFailure, RolloutPhase};
 
 use crate::judge::history::{Key, Verb, Write};
@@ -197,7 +197,7 @@ pub(super) fn attempt_limit(world: &World<'_>, timeout: SignedDuration) -> Signe
 /// gave its slot back before anything was applied is admitted as on a new cluster.
 pub(super) fn admissions_follow_the_source(world: &World<'_>) -> Vec<Violation> {
     let mut found = Vec::new();
-    let mut last: BTreeMap<(&Owner, &str), (&str, usize)> = BTreeMap::new();
+    let mut last: BTreeMap<(&Owner, &str), (&str, usize, Timestamp)> = BTreeMap::new();
     let mut admissions: Vec<(&SyncTimeline<'_>, &Target)> = world
         .syncs
         .iter()
@@ -230,8 +230,11 @@ pub(super) fn admissions_follow_the_source(world: &World<'_>) -> Vec<Violation> 
             );
             continue;
         };
-        let before = last.insert((&timeline.owner, &timeline.cluster), (source, index));
-        let is_older = before.is_some_and(|(of, before)| of == source && before > index);
+        let before = last.insert((&timeline.owner, &timeline.cluster), (source, index, target.at));
+        let is_older = before.is_some_and(|(of, before, at)| {
+            let mut set_backs = world.history.hub_set_backs();
+            of == source && before > index && !set_backs.any(|back| at <= back && back <= target.at)
+        });
         let last_target = timeline.target_before(target.index);
         let is_new =
             last_target.is_none_or(|last| last.returned.is_some_and(|(_, returned)| returned < target.index));

@@ -283,7 +283,16 @@ fn writes_after_a_restore_and_wrong_retries_are_rejected() {
     assert_rejected(&BAD);
 }
 
-const GOOD: [GoodCase; 11] = [
+const GOOD: [GoodCase; 12] = [
+    ("the rollout of a restored management cluster goes on", || {
+        let mut script = first_commit_applied();
+        script.roll("c2", TWO);
+        script.roll_out_to("a", "c2");
+        script.set_back("hub");
+        script.start("c1");
+        script.admit("a", "c1");
+        script
+    }),
     (
         "an admission in the pass that ends a hold of clusters that left",
         || {
