@@ -118,8 +118,9 @@ pub(crate) fn exclusive_scene(
 }
 
 impl World {
-    /// Waits until all members are reachable and reported as such, and the controller notices changes of Clusters: after
-    /// a cut connection it reads them again within seconds, and the next test would find a group without clusters.
+    /// Waits until all members are reachable and reported as such, and the controller notices changes of Clusters:
+    /// after a cut connection it reads them again within seconds, and the next test would find a group without
+    /// clusters.
     async fn heal(&self) -> Result<()> {
         self.fleet.proxy(MANAGEMENT)?.clear();
         for name in MEMBERS {
