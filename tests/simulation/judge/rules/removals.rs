@@ -115,7 +115,7 @@ impl Removal<'_, '_> {
         let deadline = span(group.spec.rollout_strategy.progress_deadline);
         let losing = self.losing(deadline, |_| true);
         let clusters = self.clusters_with_syncs().len();
-        (losing.len() >= self.slots(group, clusters)).then_some("without a slot")
+        (losing.len() >= self.slots(clusters)).then_some("without a slot")
     }
 
     fn refused_as_unselected(&self, group: &SyncGroup) -> Option<&'static str> {
@@ -356,7 +356,7 @@ impl Removal<'_, '_> {
         }
         taken.remove(self.timeline.cluster.as_str());
         let selected = self.world.hub.selected(&self.id.namespace, group, at).len();
-        taken.len() >= self.slots(group, selected.max(moment.selected.len()) + losing + 1)
+        taken.len() >= self.slots(selected.max(moment.selected.len()) + losing + 1)
     }
 
     /// Whether the removal of another Sync of the cluster is in progress.
@@ -409,9 +409,14 @@ impl Removal<'_, '_> {
         begun.at <= at && after(begun.at, deadline) > latest && !is_gone
     }
 
-    fn slots(&self, group: &SyncGroup, clusters: usize) -> usize {
-        let slots = group.spec.rollout_strategy.max_concurrency;
-        slots.of_rounded_up(clusters).max(1)
+    /// Returns the most slots that the group had while the removal may have been decided.
+    fn slots(&self, clusters: usize) -> usize {
+        let groups = self.groups.during(self.known(), self.version.at);
+        let slots = groups.map(|group| {
+            let slots = group.object.spec.rollout_strategy.max_concurrency;
+            slots.of_rounded_up(clusters)
+        });
+        slots.max().unwrap_or_default().max(1)
     }
 }
 

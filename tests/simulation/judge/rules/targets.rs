@@ -230,10 +230,13 @@ pub(super) fn admissions_follow_the_source(world: &World<'_>) -> Vec<Violation> 
             );
             continue;
         };
-        let before = last.insert((&timeline.owner, &timeline.cluster), (source, index, target.at));
-        let is_older = before.is_some_and(|(of, before, at)| {
+        let before = last.insert(
+            (&timeline.owner, &timeline.cluster),
+            (source, index, target.decided),
+        );
+        let is_older = before.is_some_and(|(of, before, decided)| {
             let mut set_backs = world.history.hub_set_backs();
-            of == source && before > index && !set_backs.any(|back| at <= back && back <= target.at)
+            of == source && before > index && !set_backs.any(|back| decided <= back && back <= target.at)
         });
         let last_target = timeline.target_before(target.index);
         let is_new =
