@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use starling_api::DeletionPolicy;
 
 use super::RecordedPlan;
+use crate::clock_jumps::is_far_ahead;
 use crate::ids::{ClusterName, EntryName, SyncName};
 use crate::plan::{
     ClusterView, Decision, EntryView, LeavingCause, PlanInput, PruneRequest, RemovalDecision, StageRecord,
@@ -155,8 +156,9 @@ impl Continuity {
     }
 }
 
-/// Returns the stages of which the input had a time before and has none now, or another one. The records of the plan
-/// before need not be stored: a newer rollout was to begin instead, and could not be written.
+/// Returns the stages of which the input had a time before and has none now, or another one, unless the clock that
+/// wrote it was wrong. The records of the plan before need not be stored: a newer rollout was to begin instead, and
+/// could not be written.
 fn lost_records(before: &RecordedPlan, recorded: &RecordedPlan) -> Vec<String> {
     // A group without stages has no stage records. The status drops them before the journal has an entry for that.
     if before.plan.stages.len() < 2 || recorded.plan.stages.len() < 2 {
@@ -172,9 +174,13 @@ fn lost_records(before: &RecordedPlan, recorded: &RecordedPlan) -> Vec<String> {
             .any(|stage| stage.name == name)
     };
     let none = StageRecord::default();
+    let at = recorded.input.now;
     let lost = then.iter().filter(|(name, record)| {
         let current = now.get(*name).unwrap_or(&none);
-        let kept = |then: Option<_>, now| then.is_none() || then == now;
+        let replaced = |then: Option<_>, now: Option<_>| {
+            then.is_some_and(|then| is_far_ahead(then, at)) && now.is_some_and(|now| now <= at)
+        };
+        let kept = |then: Option<_>, now| then.is_none() || then == now || replaced(then, now);
         let all_kept = kept(record.opened_at, current.opened_at)
             && kept(record.completed_at, current.completed_at)
             && kept(record.passed_at, current.passed_at);

@@ -296,6 +296,30 @@ fn a_journal_of_a_group_that_was_set_back_has_no_flaw() {
     assert_eq!(journal.flaws(&journal.chain()), [""; 0]);
 }
 
+/// A clock that was wrong by a year wrote when a stage opened, and the next process replaces the time.
+#[test]
+fn a_time_of_a_stage_may_be_replaced_if_it_lies_far_ahead() {
+    let lost = |back: i64| {
+        let (mut world, mut journal) = (world(), Journal::default());
+        rolled(&mut world, &mut journal, 1, 30);
+        let mut input = world.input().unwrap();
+        let opened_at = |input: &PlanInput| input.rollout.stages["canary"].opened_at;
+        assert_eq!(opened_at(&input), Some(t(0)));
+        input.now = t(0) - jiff::SignedDuration::from_secs(back);
+        let now = input.now;
+        let times = input.rollout.stages.values_mut();
+        times.for_each(|record| record.opened_at = record.opened_at.map(|_| now));
+        journal.record(1, &input);
+        let flaws = journal.flaws(&journal.chain());
+        flaws
+            .into_iter()
+            .filter(|flaw| flaw.contains("canary"))
+            .collect::<Vec<_>>()
+    };
+    assert!(lost(365 * 24 * 3600).is_empty(), "{:?}", lost(365 * 24 * 3600));
+    assert_eq!(lost(60).len(), 1, "{:?}", lost(60));
+}
+
 #[test]
 fn an_entry_is_whole_once_the_changes_are_as_large() {
     let recorded = approved().recorded.last().unwrap().clone();

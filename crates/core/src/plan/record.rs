@@ -7,6 +7,7 @@ use starling_api::{RolloutStatus, StageStatus, StageTaskType, TaskResult, TaskSt
 
 use super::stages::{Gate, GateRecord, GateResult, StagePhase, StagePlan, StageRecord, StageWait};
 use super::types::Plan;
+use crate::clock_jumps::is_far_ahead;
 
 /// Returns the records of the stages of a rollout in status, by name. What cannot be parsed was not written by Starling
 /// and is left out.
@@ -24,6 +25,27 @@ fn record(stage: &StageStatus) -> StageRecord {
         passed_at: stage.pass_time.parse().ok(),
         before: gates(&stage.before_stage_tasks),
         after: gates(&stage.after_stage_tasks),
+    }
+}
+
+/// Replaces times that lie far ahead: a clock that was wrong wrote them, and timed gates, soak times and jitter would
+/// count from them. The begin of a gate that another system decides stays, since it identifies the evaluation.
+pub fn replace_future_times(stages: &mut BTreeMap<String, StageRecord>, now: Timestamp) {
+    let replace = |time: &mut Timestamp| {
+        if is_far_ahead(*time, now) {
+            *time = now;
+        }
+    };
+    for record in stages.values_mut() {
+        let times = [
+            &mut record.opened_at,
+            &mut record.completed_at,
+            &mut record.passed_at,
+        ];
+        times.into_iter().flatten().for_each(replace);
+        let gates = record.before.iter_mut().chain(&mut record.after);
+        let own = gates.filter(|gate| !matches!(gate.gate, Gate::Effect(_)));
+        own.map(|gate| &mut gate.begun_at).for_each(replace);
     }
 }
 

@@ -86,6 +86,8 @@ impl DeletedGroup<'_> {
     fn into_input(self) -> PlanInput {
         let none = RolloutStatus::default();
         let rollout = self.rollout.unwrap_or(&none);
+        let mut stages = record::recorded(rollout);
+        record::replace_future_times(&mut stages, self.now);
         PlanInput {
             installation_slots: None,
             now: self.now,
@@ -95,7 +97,7 @@ impl DeletedGroup<'_> {
                 release: rollout.release.clone().into(),
                 direction: Direction::from(rollout.direction),
                 started_at: rollout.start_time.parse().unwrap_or(Timestamp::UNIX_EPOCH),
-                stages: record::recorded(rollout),
+                stages,
                 // No gate judges a removal of a deleted group.
                 approvals: BTreeMap::new(),
             },

@@ -63,6 +63,7 @@ impl Pass<'_, '_> {
     fn input(&mut self, rolling: &Rolling, actions: &OperatorActions) -> PlanInput {
         let facts = self.facts;
         let mut stages = record::recorded(&rolling.rollout);
+        record::replace_future_times(&mut stages, facts.now);
         self.observed.gate_results(rolling.number(), &mut stages);
         PlanInput {
             now: facts.now,

@@ -1,8 +1,9 @@
 //! Computes the status of a Sync after a pass. Pure: [`super::report`] writes it.
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use starling_api::conditions::{self, ConditionStatus, ConditionUpdate, RENDERED_PLAIN, SUBMODULES_IGNORED};
 use starling_api::{PendingDeletions, SyncStatus};
+use starling_core::clock_jumps::is_far_ahead;
 use starling_core::progress;
 use starling_core::restore::RestoreFinding;
 use starling_core::step::{self, SyncStep, Wanted};
@@ -155,15 +156,10 @@ impl Draft {
     }
 }
 
-/// A time that lies ahead by less stays, and is waited for: a clock that is set back and forth by minutes would
-/// otherwise shorten a soak time.
-const CLOCK_STEP: SignedDuration = SignedDuration::from_mins(10);
-
 /// Replaces times that lie far ahead: a clock that was wrong wrote them, and soak times would count from them.
 fn replace_future_times(after: &mut SyncStatus, now: Timestamp) {
     for time in [&mut after.last_applied_time, &mut after.healthy_since] {
-        let is_far_ahead = |time: Timestamp| time.duration_since(now) > CLOCK_STEP;
-        if time.parse().is_ok_and(is_far_ahead) {
+        if time.parse().is_ok_and(|time| is_far_ahead(time, now)) {
             *time = now.to_string();
         }
     }

@@ -72,6 +72,32 @@ fn new_records_of_stages_are_durable_before_the_journal_and_the_admissions_that_
     assert_eq!(records["*"].opened_at, Some(t(0)));
 }
 
+/// Guards against a gate of a year: a clock that was wrong wrote when its stage was complete, and a new process knows
+/// of no jump.
+#[test]
+fn a_timed_gate_does_not_wait_for_a_time_that_lies_far_ahead() {
+    for (ahead, waits) in [(365 * 24 * 3600, 60), (300, 360), (0, 60)] {
+        let mut case = staged();
+        case.strategy = strategy(serde_json::json!({
+            "maxConcurrency": 1,
+            "stages": [{
+                "name": "canary",
+                "clusterSelector": {"matchLabels": {"tier": "canary"}},
+                "afterStageTasks": [{"type": "TimedWait", "waitTime": "1m"}],
+            }],
+        }));
+        let _ = case.pass();
+        let now = t(0) - SignedDuration::from_secs(ahead);
+        let admitted = |case: &mut Case, after: i64| {
+            case.now = now + SignedDuration::from_secs(after);
+            writes(&case.pass()).contains(&"admit c2".to_owned())
+        };
+        assert!(!admitted(&mut case, 0), "{ahead}");
+        assert!(!admitted(&mut case, waits - 1), "{ahead}");
+        assert!(admitted(&mut case, waits + 1), "{ahead}");
+    }
+}
+
 #[test]
 fn the_result_of_a_gate_is_durable_before_the_admissions_that_it_allows() {
     let mut case = staged();
