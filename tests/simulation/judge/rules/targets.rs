@@ -194,7 +194,8 @@ pub(super) fn attempt_limit(world: &World<'_>, timeout: SignedDuration) -> Signe
 /// Evidence: every change of `Source.status.revision` is an observation; a revision counts as of the last time that it
 /// was observed before the admission, so a branch that is reset is not a step back. A rollback is requested if the
 /// group's `onFailure` is `Rollback`, or its rollout is `RollingBack`. Another Source starts a new order. A Sync that
-/// gave its slot back before anything was applied is admitted as on a new cluster.
+/// gave its slot back before anything was applied is admitted as on a new cluster. A management cluster that was
+/// set back starts a new order: the rollout that was restored goes on once a person releases it.
 pub(super) fn admissions_follow_the_source(world: &World<'_>) -> Vec<Violation> {
     let mut found = Vec::new();
     let mut last: BTreeMap<(&Owner, &str), (&str, usize, Timestamp)> = BTreeMap::new();
