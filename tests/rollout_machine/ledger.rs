@@ -1,6 +1,7 @@
 //! The ledger for the interpreter: the real one, with a fault at any call.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
 
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
@@ -15,8 +16,37 @@ use starling_ledger::{
     EntryOnCluster, Existing, Forgotten, Ledger, LedgerError, NewEntry, QueueKey, Rollout, RolloutOutcome,
     RolloutRecord,
 };
+use tempfile::TempDir;
+use tokio::sync::OnceCell;
 
 use crate::faults::{Faults, Interrupted};
+
+/// Returns a directory for files that need not outlive the process: in memory where the system has such a directory.
+fn directory() -> TempDir {
+    TempDir::new_in("/dev/shm").or_else(|_| TempDir::new()).unwrap()
+}
+
+/// Creates a ledger without records, and returns its directory.
+///
+/// Each test creates hundreds of them, and to migrate one takes longer than all that happens in it. It is migrated once
+/// and copied from then on.
+pub(crate) async fn new_ledger() -> TempDir {
+    static FILES: OnceCell<Vec<(OsString, Vec<u8>)>> = OnceCell::const_new();
+    let read = || async {
+        let directory = directory();
+        let (ledger, _) = Ledger::open(directory.path()).await.unwrap();
+        ledger.close().await;
+        let files = std::fs::read_dir(directory.path()).unwrap().map(Result::unwrap);
+        files
+            .map(|file| (file.file_name(), std::fs::read(file.path()).unwrap()))
+            .collect()
+    };
+    let directory = self::directory();
+    for (name, content) in FILES.get_or_init(read).await {
+        std::fs::write(directory.path().join(name), content).unwrap();
+    }
+    directory
+}
 
 /// The port of the ledger.
 pub(crate) struct Port<'m> {

@@ -26,7 +26,7 @@ use tempfile::TempDir;
 use crate::faults::{Faults, Interrupted};
 use crate::hub::Hub;
 use crate::invariants::Violation;
-use crate::ledger::Port;
+use crate::ledger::{Port, new_ledger};
 use crate::memory::Memory;
 use crate::observed::{Leaving, Observed};
 use crate::order::Order;
@@ -113,7 +113,7 @@ fn with_tasks(strategy: &Strategy) -> RolloutStrategy {
 
 impl Machine {
     pub(crate) async fn start(world: World, order: Order) -> Self {
-        let folder = TempDir::new().unwrap();
+        let folder = new_ledger().await;
         let (ledger, _) = Ledger::open(folder.path()).await.unwrap();
         // The world defines the stages of clusters and the windows.
         let mut strategy = ReadStrategy::new(&with_tasks(&world.spec.strategy)).unwrap();
