@@ -94,7 +94,7 @@ impl Removal<'_, '_> {
             return Some("while the rollout was paused");
         }
         // A label that was set since the Cluster was read says nothing about the removal.
-        let read = earlier(at, self.world.history.live);
+        let read = earlier(at, self.world.history.live).max(self.created());
         let was_selected = |at| self.is_selected(&self.timeline.cluster, at);
         if was_selected(read) && was_selected(earlier_moment(at)) {
             return self.refused_as_entry();
@@ -264,6 +264,15 @@ impl Removal<'_, '_> {
             is_of_group && timeline.track.before(self.version.index).is_some()
         });
         of_group.map(|timeline| timeline.cluster.as_str()).collect()
+    }
+
+    /// The time since when both the group and the cluster exist.
+    fn created(&self) -> Timestamp {
+        let cluster = self.world.hub.cluster(&self.timeline.cluster);
+        let cluster = cluster.and_then(|track| track.versions().first());
+        let group = self.groups.versions().first().map(|version| version.at);
+        let both = group.max(cluster.map(|version| version.at));
+        both.unwrap_or(self.version.at)
     }
 
     /// The time before which every write was known when the deletion was sent.

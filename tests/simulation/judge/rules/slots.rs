@@ -1,7 +1,7 @@
 //! The clusters that have a slot of a group, as far as the controller must have known.
 
 use jiff::{SignedDuration, Timestamp};
-use starling_api::{Cluster, RolloutDirection, RolloutStatus};
+use starling_api::{Cluster, RolloutDirection, RolloutStatus, SyncResource};
 
 use super::limits::Moment;
 use crate::judge::hub::{Id, after, is_reachable, span};
@@ -64,7 +64,6 @@ impl<'m> Moment<'m> {
             .iter()
             .map(|group| span(group.spec.rollout_strategy.min_success_time));
         let soak = is_soaking.min().unwrap_or(SignedDuration::ZERO);
-        let (_, latest) = self.world.history.clock.shown(self.from, self.target.at);
         let is_of_it = target.is_admission && target.release == self.rolled();
         is_of_it
             && !self.rollout().is_some_and(at_once)
@@ -75,6 +74,13 @@ impl<'m> Moment<'m> {
                 let once = status
                     .longest_healthy
                     .is_some_and(|longest| span(longest) >= soak);
+                // A soak that ended before the clock went back has ended.
+                let found = first_found_healthy(timeline, &status.healthy_since).unwrap_or(self.from);
+                let (_, latest) = self
+                    .world
+                    .history
+                    .clock
+                    .shown(found.min(self.from), self.target.at);
                 let now = since.is_some_and(|since| after(since, soak) > latest);
                 now && !once && is_done(&self.world.digests, sync, &target.desired)
             })
@@ -223,4 +229,15 @@ fn has_ended(
         with_it && counts(other.failed)
     });
     gave_up || counts(target.done)
+}
+
+/// Returns when a Sync first reported that it is healthy since a time.
+fn first_found_healthy(timeline: &SyncTimeline<'_>, since: &str) -> Option<Timestamp> {
+    let mut versions = timeline.track.versions().iter();
+    let reports = |sync: &SyncResource| {
+        sync.status
+            .as_ref()
+            .is_some_and(|status| status.healthy_since == since)
+    };
+    Some(versions.find(|version| reports(&version.object))?.at)
 }
