@@ -414,7 +414,10 @@ impl Removal<'_, '_> {
         // The cluster may have returned since, and have another Sync of this name.
         let later = timeline.track.versions().iter();
         let mut later = later.filter(|version| version.index >= begun.index && version.at <= at);
-        let is_gone = later.any(|version| version.verb == Verb::Delete);
+        let is_gone = later.any(|version| {
+            // A restored management cluster may not know of the deletion.
+            version.verb == Verb::Delete || version.object.metadata.deletion_timestamp.is_none()
+        });
         begun.at <= at && after(begun.at, deadline) > latest && !is_gone
     }
 

@@ -1,7 +1,7 @@
 //! The clusters that have a slot of a group, as far as the controller must have known.
 
 use jiff::{SignedDuration, Timestamp};
-use starling_api::{Cluster, RolloutDirection, RolloutStatus, SyncResource};
+use starling_api::{Cluster, RolloutDirection, RolloutStatus, SyncGroup, SyncResource};
 
 use super::limits::Moment;
 use crate::judge::hub::{Id, after, is_reachable, span};
@@ -126,7 +126,7 @@ impl<'m> Moment<'m> {
     }
 
     /// Whether a cluster was not selected, unreachable or suspended for a time after its admission, now or within the
-    /// lag: a newer release uses the same slot.
+    /// lag, or a release lacked its entry: a newer release uses the same slot.
     fn has_returned(&self, cluster: &str) -> bool {
         let its = Id::new(&self.id.namespace, cluster);
         let always_in = |since| {
@@ -139,7 +139,28 @@ impl<'m> Moment<'m> {
             let before = target.index < self.target.index;
             before && target.is_admission && target.is_desired_during(self.from, self.target.at)
         });
-        lately.any(|target| !always_in(target.at))
+        lately.any(|target| !always_in(target.at)) || self.has_returned_with_an_entry(cluster)
+    }
+
+    /// Whether a release since an unfinished admission of the cluster lacked its entry: it had no slot until the entry
+    /// returned.
+    fn has_returned_with_an_entry(&self, cluster: &str) -> bool {
+        let Some(groups) = self.world.hub.groups.get(self.id) else {
+            return false;
+        };
+        self.rolled_targets(cluster)
+            .into_iter()
+            .any(|(timeline, target)| {
+                let lacks = |group: &SyncGroup| {
+                    let rollout = group.status.as_ref().and_then(|status| status.rollout.as_ref());
+                    rollout.is_some_and(|rollout| {
+                        let revisions = &rollout.revisions;
+                        !revisions.is_empty() && !revisions.iter().any(|rolled| timeline.is_of(&rolled.sync))
+                    })
+                };
+                let mut since = groups.during(target.at, self.target.at);
+                target.is_admission && since.any(|version| lacks(&version.object))
+            })
     }
 
     /// Whether the cluster failed with its admission before the deadline, and may be known to be retried: a successful
