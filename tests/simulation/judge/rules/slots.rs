@@ -74,14 +74,12 @@ impl<'m> Moment<'m> {
                 let once = status
                     .longest_healthy
                     .is_some_and(|longest| span(longest) >= soak);
-                // A soak that ended before the clock went back has ended.
+                // Where the clock went back, a soak that ended before has ended, and a living process counts on.
                 let found = first_found_healthy(timeline, &status.healthy_since).unwrap_or(self.from);
-                let (_, latest) = self
-                    .world
-                    .history
-                    .clock
-                    .shown(found.min(self.from), self.target.at);
-                let now = since.is_some_and(|since| after(since, soak) > latest);
+                let found = found.min(self.from);
+                let (_, latest) = self.world.history.clock.shown(found, self.target.at);
+                let is_short = self.target.at < after(found, soak);
+                let now = since.is_some_and(|since| is_short && after(since, soak) > latest);
                 now && !once && is_done(&self.world.digests, sync, &target.desired)
             })
     }

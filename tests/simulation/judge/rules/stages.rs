@@ -346,7 +346,9 @@ impl StageChange<'_> {
         let statuses = before.filter_map(|version| {
             let rollout = version.object.status.as_ref()?.rollout.as_ref()?;
             let stage = rollout.stages.iter().find(|stage| stage.name == self.stage.name);
-            stage.filter(|stage| rollout.id == self.rollout.id && stage.total > 0)
+            // After a restore another rollout may have the number.
+            let is_it = (rollout.id, &rollout.start_time) == (self.rollout.id, &self.rollout.start_time);
+            stage.filter(|stage| is_it && stage.total > 0)
         });
         let (mut was_open, mut was_finished) = (false, false);
         for stage in statuses {
