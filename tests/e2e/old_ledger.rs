@@ -6,14 +6,16 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 use http::Method;
 use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::api::{Patch, PatchParams, PostParams};
 use serde_json::json;
-use starling_api::{ReleaseStatus, RolloutDirection, RolloutPhase, SyncGroupStatus, SyncResource};
+use starling_api::{ReleaseStatus, RolloutDirection, RolloutPhase, Source, SyncGroupStatus, SyncResource};
 use starling_testkit::fleet::TIMEOUT;
-use starling_testkit::{Fleet, FleetOptions, GitRepo, program, wait};
+use starling_testkit::{Fault, Fleet, FleetOptions, GitRepo, Match, program, wait};
 
 use crate::hub_move::{GROUP, act, commit};
 use crate::hub_restore::delete_ledger;
-use crate::world::is_ready;
+use crate::world::{config_map, is_ready, sync_ready};
 
 const MEMBERS: [&str; 2] = ["m1", "m2"];
 const SOAK: i64 = 12;
@@ -145,4 +147,98 @@ async fn applied_everywhere(fleet: &Fleet, commit: &str) -> Result<Timestamp> {
     })
     .await?;
     Ok(last)
+}
+
+/// The value of a ConfigMap on the only member; `None` if there is none.
+async fn value(fleet: &Fleet, name: &str) -> Result<Option<String>> {
+    let data = fleet.config_map("m1", "default", name).await?;
+    Ok(data.and_then(|mut data| data.remove("value")))
+}
+
+/// A backup of a Sync from before its deletion is restored while the deletion is in progress. Guards against records of
+/// objects that are deleted by then: the next revision would be "applied" without them.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_an_interrupted_end_of_a_sync_deleted_is_created_again() -> Result<()> {
+    let fleet = Fleet::start(FleetOptions {
+        members: 1,
+        proxied: true,
+        ..FleetOptions::default()
+    })
+    .await?;
+    let repo = GitRepo::init()?;
+    let files = ["plain", "stuck"].map(|name| (format!("app/{name}.yaml"), config_map(name, "one")));
+    let files = files
+        .each_ref()
+        .map(|(path, content)| (path.as_str(), content.as_str()));
+    repo.commit(&files, "objects")?;
+    commit(&repo, "one")?;
+    fleet
+        .put_source(GROUP, &repo.url(), json!({"branch": "main"}))
+        .await?;
+    let mut controller = fleet.controller(program(), &[])?;
+    fleet.add_cluster("m1", &[]).await?;
+    let spec = json!({"clusterRef": {"name": "m1"}, "sourceRef": {"name": GROUP}, "path": "./app",
+        "deletionPolicy": "Delete", "interval": "1h"});
+    fleet
+        .put::<SyncResource>(json!({"metadata": {"name": "app"}, "spec": spec}))
+        .await?;
+    let is_done = |sync: &SyncResource| sync_ready(sync).0 == "True";
+    let backup = fleet.until::<SyncResource>("app", "Ready", is_done).await?;
+
+    let stuck = Match::method(Method::DELETE).path_ends_with("/configmaps/stuck");
+    fleet.proxy("m1")?.on(stuck, Fault::BlackHole);
+    fleet.delete::<SyncResource>("app").await?;
+    wait::until(TIMEOUT, "its objects are deleted", async || {
+        match value(&fleet, "plain").await {
+            Ok(None) => Ok(()),
+            there => Err(format!("{there:?}")),
+        }
+    })
+    .await?;
+    controller.kill9()?;
+    fleet.proxy("m1")?.clear();
+    let release = json!({"metadata": {"finalizers": null}});
+    fleet.patch::<SyncResource>("app", release).await?;
+    let mut restored = backup.clone();
+    restored.metadata = ObjectMeta {
+        name: Some("app".into()),
+        ..ObjectMeta::default()
+    };
+    restored
+        .metadata
+        .finalizers
+        .clone_from(&backup.metadata.finalizers);
+    restored
+        .metadata
+        .annotations
+        .clone_from(&backup.metadata.annotations);
+    restored.spec.template.suspend = true;
+    fleet.api().create(&PostParams::default(), &restored).await?;
+    let status = Patch::Merge(json!({"status": backup.status}));
+    fleet
+        .api::<SyncResource>()
+        .patch_status("app", &PatchParams::default(), &status)
+        .await?;
+
+    // Without a pause, the Sync would be checked for drift before the Source has the next revision.
+    controller = fleet.controller(program(), &[])?;
+    let second = commit(&repo, "two")?;
+    let has_second = |source: &Source| {
+        let status = source.status.as_ref();
+        status.is_some_and(|status| status.revision.ends_with(&second))
+    };
+    fleet.until(GROUP, "the second revision", has_second).await?;
+    let resume = json!({"spec": {"suspend": false}});
+    fleet.patch::<SyncResource>("app", resume).await?;
+    let is_applied = |sync: &SyncResource| {
+        let status = sync.status.clone().unwrap_or_default();
+        is_done(sync) && status.last_applied_revision.ends_with(&second)
+    };
+    fleet.until("app", "applied", is_applied).await?;
+    assert_eq!(value(&fleet, "settings").await?.as_deref(), Some("two"));
+    for name in ["plain", "stuck"] {
+        assert_eq!(value(&fleet, name).await?.as_deref(), Some("one"), "{name}");
+    }
+    ensure!(controller.stop(TIMEOUT).await?.success(), "a clean stop");
+    Ok(())
 }

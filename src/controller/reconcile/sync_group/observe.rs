@@ -42,7 +42,7 @@ pub(super) struct Group {
     pub(super) clusters: Selected,
     /// The Syncs of the group, by cluster and entry, including those that are no longer wanted.
     pub(super) syncs: Arc<GroupSyncs>,
-    /// Names of Syncs that do not belong to the group.
+    /// Names that are taken.
     pub(super) foreign_names: ForeignNames,
     /// Clusters that exist and cannot be decoded: they are neither selected nor unselected.
     pub(super) unreadable: BTreeSet<ClusterName>,
@@ -180,8 +180,7 @@ pub(super) fn observe(snapshot: Snapshot<'_>, object: Arc<SyncGroup>) -> Result<
             .indexed(&group_to_delete_from(&key.namespace, &key.name)),
         foreign_names: ForeignNames {
             all: snapshot.syncs.clone(),
-            own: syncs.clone(),
-            namespace: key.namespace.clone(),
+            group: key.clone(),
         },
         id: GroupId::new(identity.id.as_str()),
         identity,
@@ -285,21 +284,22 @@ pub(super) fn syncs(context: GroupContext<'_>, key: &ObjectKey) -> Arc<GroupSync
     context.objects.syncs.of_group(key)
 }
 
-/// Names of Syncs in a namespace that do not belong to a group. The name of a younger copy of one of its Syncs does not
-/// belong to the group either.
+/// The names of Syncs that the Syncs of a group cannot have.
 pub(super) struct ForeignNames {
     all: Arc<SyncCache>,
-    own: Arc<GroupSyncs>,
-    namespace: String,
+    group: ObjectKey,
 }
 
 impl ForeignNames {
-    pub(super) fn contains(&self, name: &str) -> bool {
-        let Some(sync) = self.all.get(&ObjectKey::new(&self.namespace, name)) else {
-            return false;
-        };
-        let entry = sync.spec.group_ref.as_ref().map_or("", |group| &group.entry);
-        let own = self.own.get(&sync.spec.cluster_ref.name, entry);
-        own.is_none_or(|own| own.metadata.name != sync.metadata.name)
+    /// Whether another Sync than that of this entry on this cluster has a name.
+    ///
+    /// The Sync itself may have appeared since the pass began: a management cluster that was set back brings it back.
+    pub(super) fn contains(&self, name: &str, cluster: &str, entry: &str) -> bool {
+        let known = self.all.get(&ObjectKey::new(&self.group.namespace, name));
+        known.is_some_and(|sync| {
+            let of = sync.spec.group_ref.as_ref();
+            let is_of_entry = of.is_some_and(|of| of.name == self.group.name && of.entry == entry);
+            !is_of_entry || sync.spec.cluster_ref.name != cluster
+        })
     }
 }

@@ -390,6 +390,52 @@ mod tests {
         assert_eq!(views["c1"].entries["app"].wanted, wanted);
     }
 
+    /// A management cluster that is set back brings back Syncs that the pass does not know yet. Guards against a second
+    /// Sync of the same entry on the same cluster, under another name: both write the same objects for ever.
+    #[test]
+    fn a_sync_that_appears_during_the_pass_keeps_its_name() {
+        let sync = |group: &str, entry: &str, cluster: &str| -> SyncResource {
+            let spec = json!({"groupRef": {"name": group, "entry": entry}, "clusterRef": {"name": cluster},
+                "revision": REVISION, "sourceRef": {"name": "s"}, "path": "./x"});
+            object("Sync", "shop-app-eu-1", &spec)
+        };
+        for (appears, name) in [
+            (sync("shop", "app", "eu-1"), "shop-app-eu-1"),
+            (sync("shop", "app-eu", "1"), "shop-app-eu-1-40c121d6"),
+            (sync("other", "app", "eu-1"), "shop-app-eu-1-40c121d6"),
+        ] {
+            let objects = PreviewObjects::of(vec![source()], vec![], vec![], vec![], vec![], vec![]);
+            let observed = || {
+                let group = observe(objects.snapshot(), Arc::new(rolling(|_| "sha256:11".into())));
+                group.map_err(|blocked| blocked.message).unwrap()
+            };
+            let before = observed();
+            assert_eq!(sync::name_of(&before, "eu-1", "app"), "shop-app-eu-1");
+            objects.syncs.observe_write(appears);
+            assert_eq!(sync::name_of(&before, "eu-1", "app"), name);
+            assert_eq!(sync::name_of(&observed(), "eu-1", "app"), name);
+        }
+    }
+
+    /// Guards against two entries that overwrite each other's Sync.
+    #[test]
+    fn syncs_with_the_same_plain_name_have_different_names() {
+        let secret = json!({"kubeConfig": {"secretRef": {"name": "s"}}});
+        let clusters = ["eu-1", "1"].map(|name| object("Cluster", name, &secret));
+        let mut group = rolling(|_| "sha256:11".into());
+        let mut second = group.spec.syncs[0].clone();
+        second.name = "app-eu".into();
+        group.spec.syncs.push(second);
+        let objects = PreviewObjects::of(vec![source()], clusters.into(), vec![], vec![], vec![], vec![]);
+        let group = observe(objects.snapshot(), Arc::new(group)).map_err(|blocked| blocked.message);
+        let group = group.unwrap();
+        let name = |cluster: &str, entry: &str| sync::name_of(&group, cluster, entry);
+        assert_eq!(name("1", "app"), "shop-app-1");
+        assert_eq!(name("eu-1", "app-eu"), "shop-app-eu-eu-1");
+        assert_eq!(name("eu-1", "app"), "shop-app-eu-1-40c121d6");
+        assert_eq!(name("1", "app-eu"), "shop-app-eu-1-407eb1d8");
+    }
+
     /// Rollout 3 is blocked with `ReleaseNotFound` in status. `starling why` must not report that no rollout has
     /// started.
     #[tokio::test]

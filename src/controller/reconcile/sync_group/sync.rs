@@ -17,9 +17,20 @@ pub(super) fn name_of(group: &Group, cluster: &str, entry: &str) -> String {
     match group.syncs.get(cluster, entry) {
         Some(known) => known.name_any(),
         None => expand::sync_name(&group.key.name, entry, cluster, |name| {
-            group.foreign_names.contains(name)
+            group.foreign_names.contains(name, cluster, entry) || is_ambiguous(group, name, entry)
         }),
     }
+}
+
+/// Whether another entry of a group gives the same plain name on a selected cluster, as `app` on `eu-1` and `app-eu` on
+/// `1` do.
+fn is_ambiguous(group: &Group, name: &str, entry: &str) -> bool {
+    let mut others = group.object.spec.syncs.iter().filter(|other| other.name != entry);
+    others.any(|other| {
+        let head = format!("{}-{}-", group.key.name, other.name);
+        let cluster = name.strip_prefix(&head);
+        cluster.is_some_and(|cluster| group.clusters.get(cluster).is_some())
+    })
 }
 
 /// Returns the admission that a Sync carries; `None`: the Sync names no rollout.

@@ -71,6 +71,12 @@ pub(super) async fn delete(
         siblings: &siblings,
         owners: &owners,
     };
+    // Before the first object goes: a management cluster that is set back may not know of the deletion, and the next
+    // attempt would believe the records.
+    context
+        .ledger
+        .drop_owner_records(&observed.cluster_id, &observed.owner)
+        .await?;
     let deleted = pass(context, observed, (cause, turn), &member, others).await;
     if deleted.is_complete() {
         return complete(context, observed, &deleted).await;
