@@ -1,7 +1,7 @@
 //! The clusters that have a slot of a group, as far as the controller must have known.
 
 use jiff::{SignedDuration, Timestamp};
-use starling_api::{Cluster, RolloutDirection, RolloutStatus, SyncGroup, SyncResource};
+use starling_api::{Cluster, RolloutDirection, RolloutStatus, SyncGroup};
 
 use super::limits::Moment;
 use crate::judge::hub::{Id, after, is_reachable, span};
@@ -52,7 +52,10 @@ impl<'m> Moment<'m> {
                 && !has_ended(&targets, target, |end| self.is_before(end))
         };
         targets.iter().any(|(timeline, target)| {
-            (is_open(target) && !self.may_be_late(&targets, target)) || self.is_soaking(timeline, target)
+            // With an entry that failed, the cluster waits for a retry, whatever its other entries do.
+            let soaks = || !has_failed(&targets, target, |end| self.is_before(end));
+            (is_open(target) && !self.may_be_late(&targets, target))
+                || (self.is_soaking(timeline, target) && soaks())
         })
     }
 
@@ -64,8 +67,10 @@ impl<'m> Moment<'m> {
             .iter()
             .map(|group| span(group.spec.rollout_strategy.min_success_time));
         let soak = is_soaking.min().unwrap_or(SignedDuration::ZERO);
+        let (_, latest) = self.world.history.clock.shown(self.from, self.target.at);
         let is_of_it = target.is_admission && target.release == self.rolled();
         is_of_it
+            && !soak.is_zero()
             && !self.rollout().is_some_and(at_once)
             && self.cluster_always(&timeline.cluster, is_reachable)
             && timeline.track.always(self.from, self.target.at, |sync| {
@@ -74,12 +79,7 @@ impl<'m> Moment<'m> {
                 let once = status
                     .longest_healthy
                     .is_some_and(|longest| span(longest) >= soak);
-                // Where the clock went back, a soak that ended before has ended, and a living process counts on.
-                let found = first_found_healthy(timeline, &status.healthy_since).unwrap_or(self.from);
-                let found = found.min(self.from);
-                let (_, latest) = self.world.history.clock.shown(found, self.target.at);
-                let is_short = self.target.at < after(found, soak);
-                let now = since.is_some_and(|since| is_short && after(since, soak) > latest);
+                let now = since.is_some_and(|since| after(since, soak) > latest);
                 now && !once && is_done(&self.world.digests, sync, &target.desired)
             })
     }
@@ -243,20 +243,17 @@ fn has_ended(
     target: &Target,
     counts: impl Fn(Option<(Timestamp, usize)>) -> bool,
 ) -> bool {
-    let gave_up = targets.iter().any(|(_, other)| {
-        let with_it = other.release == target.release || other.at >= target.at;
-        with_it && counts(other.failed)
-    });
-    gave_up || counts(target.done)
+    counts(target.done) || has_failed(targets, target, counts)
 }
 
-/// Returns when a Sync first reported that it is healthy since a time.
-fn first_found_healthy(timeline: &SyncTimeline<'_>, since: &str) -> Option<Timestamp> {
-    let mut versions = timeline.track.versions().iter();
-    let reports = |sync: &SyncResource| {
-        sync.status
-            .as_ref()
-            .is_some_and(|status| status.healthy_since == since)
-    };
-    Some(versions.find(|version| reports(&version.object))?.at)
+/// Whether the same cluster failed with the same release, or with a later one.
+fn has_failed(
+    targets: &[(&SyncTimeline<'_>, &Target)],
+    target: &Target,
+    counts: impl Fn(Option<(Timestamp, usize)>) -> bool,
+) -> bool {
+    targets.iter().any(|(_, other)| {
+        let with_it = other.release == target.release || other.at >= target.at;
+        with_it && counts(other.failed)
+    })
 }
