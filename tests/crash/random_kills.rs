@@ -67,7 +67,10 @@ async fn random_kills_lose_nothing_and_repeat_nothing() -> Result<()> {
             world.push_next()?;
         }
         world.restart()?;
-        world.settled().await.with_context(|| what.clone())?;
+        if let Err(error) = world.settled().await {
+            let log = world.supervisor.process()?.log_tail(80)?;
+            return Err(error.context(format!("{what}\n{log}")));
+        }
         if turn % READ_EVERY == 0 {
             world.writes().with_context(|| what.clone())?;
         }
