@@ -237,6 +237,8 @@ pub(super) fn admissions_follow_the_source(world: &World<'_>) -> Vec<Violation> 
         );
         let is_older = before.is_some_and(|(of, before, decided)| {
             let mut set_backs = world.history.hub_set_backs();
+            // Also if it was decided by the lost state, just before the restore was noticed.
+            let decided = earlier(decided, world.history.lag);
             of == source && before > index && !set_backs.any(|back| decided <= back && back <= target.at)
         });
         let last_target = timeline.target_before(target.index);
