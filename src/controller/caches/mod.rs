@@ -259,11 +259,14 @@ impl Caches {
     /// Removes the values that are valid for a generation of an object, or for a stored object. After the management
     /// cluster was set back, other objects may get the same generations, and what was stored may be gone. So may a
     /// status that an attempt of this process has written: the status from before it must not pass for the one that
-    /// could not be written, or the records of a lost release would count as current. The newest entry of a journal is
-    /// read again, and found to be of another past.
+    /// could not be written, or the records of a lost release would count as current. Each Sync is checked for drift at
+    /// once: its status may say that a release is applied which the member no longer has. The newest entry of a journal
+    /// is read again, and found to be of another past.
     pub(super) fn forget_computed(&self) {
         let SourceCaches { origins, pins: _ } = &self.source;
         let SyncCaches {
+            deadlines,
+            health,
             attempts,
             returned_admissions,
             ..
@@ -275,8 +278,10 @@ impl Caches {
             journal_heads,
             ..
         } = &self.group;
-        let computed: [&dyn PerObject; 7] = [
+        let computed: [&dyn PerObject; 9] = [
             origins,
+            deadlines,
+            health,
             attempts,
             returned_admissions,
             release_snapshots,

@@ -372,6 +372,8 @@ async fn what_was_computed_for_a_generation_ends_when_the_management_cluster_is_
         Loop::Source,
         Loop::Sync,
         Loop::Sync,
+        Loop::Sync,
+        Loop::Sync,
         Loop::SyncGroup,
         Loop::SyncGroup,
         Loop::SyncGroup,
@@ -379,7 +381,7 @@ async fn what_was_computed_for_a_generation_ends_when_the_management_cluster_is_
     ];
     assert_eq!(
         forgotten, expected,
-        "origins, attempts, returned admissions, releases, selections, memos, journals"
+        "origins, deadlines, health, attempts, returned admissions, releases, selections, memos, journals"
     );
 }
 

@@ -178,7 +178,7 @@ fn conditions_of(
         (
             SyncStep::Apply(wanted) | SyncStep::CheckDrift(wanted) | SyncStep::CheckHealth(wanted),
             Some(outcome),
-        ) => attempted(after, observed, wanted, outcome, now),
+        ) => attempted(after, observed, wanted, pass, outcome, now),
         (SyncStep::Idle { wanted, .. }, _) => applied(after, observed, wanted, noted(before)),
         (SyncStep::CheckHealth(wanted), None) if pass.health.is_some() => {
             applied(after, observed, wanted, noted(before))
@@ -231,6 +231,7 @@ fn attempted(
     after: &mut SyncStatus,
     observed: &SyncSnapshot,
     wanted: &Wanted,
+    pass: Pass<'_>,
     outcome: &Outcome,
     now: Timestamp,
 ) -> Vec<ConditionUpdate> {
@@ -257,6 +258,9 @@ fn attempted(
             vec![ready(ConditionStatus::Unknown, step::CLUSTER_NOT_READY, message)]
         }
         Outcome::NotAllowed(cause) => {
+            if pass.attempted_at.is_some() {
+                begin_target(after, wanted);
+            }
             vec![ready(ConditionStatus::Unknown, cause.reason, &cause.message)]
         }
         Outcome::Busy(pause) => {
@@ -387,6 +391,7 @@ mod tests {
     use starling_core::clock_jumps::ClockJumps;
     use starling_core::object::ObjectId;
 
+    use super::super::outcome::Cause;
     use super::super::validate::tests::mk_observed;
     use super::super::validate::validate;
     use super::*;
@@ -510,6 +515,47 @@ mod tests {
             "applied main@sha1:a; reconcile disabled (1): ConfigMap shop/a"
         );
         assert_eq!(messages[2], messages[0]);
+    }
+
+    /// An attempt may lose its permission, or the management cluster its state, between two of its writes. Guards
+    /// against a return to the target before it that is "applied" without a request.
+    #[test]
+    fn a_target_whose_attempt_began_is_not_at_rest_with_the_one_before() {
+        let cluster_id = ClusterId::new("id");
+        let before = SyncStatus {
+            last_applied_target: "before".into(),
+            last_attempted_target: "before".into(),
+            last_applied_cluster_id: "id".into(),
+            ..SyncStatus::default()
+        };
+        let observed = mk_observed(json!({"wait": false}));
+        let outcomes = [
+            Outcome::NotAllowed(Cause::new("RestoreDetected", "it was set back")),
+            Outcome::Lost {
+                message: "no answer".into(),
+            },
+        ];
+        let step = SyncStep::Apply(wanted());
+        for outcome in &outcomes {
+            for attempted_at in [None, Some(Timestamp::UNIX_EPOCH)] {
+                let mut after = before.clone();
+                let pass = Pass {
+                    attempted_at,
+                    ..pass(&step, Some(outcome))
+                };
+                attempted(
+                    &mut after,
+                    &observed,
+                    &wanted(),
+                    pass,
+                    outcome,
+                    Timestamp::UNIX_EPOCH,
+                );
+                let is_at_rest = progress::has_applied(&after, "before", &cluster_id);
+                let began = attempted_at.is_some() || matches!(outcome, Outcome::Lost { .. });
+                assert_eq!(is_at_rest, !began, "{outcome:?}, {attempted_at:?}");
+            }
+        }
     }
 
     /// Guards against a soak time of a year: a clock that was wrong wrote when the objects became healthy.
