@@ -6,12 +6,14 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 use http::Method;
 use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::Api;
 use kube::api::{Patch, PatchParams, PostParams};
 use serde_json::json;
 use starling_api::{ReleaseStatus, RolloutDirection, RolloutPhase, Source, SyncGroupStatus, SyncResource};
 use starling_testkit::fleet::TIMEOUT;
-use starling_testkit::{Fault, Fleet, FleetOptions, GitRepo, Match, program, wait};
+use starling_testkit::{Change, Fault, Fleet, FleetOptions, GitRepo, Match, program, wait};
 
 use crate::hub_move::{GROUP, act, commit};
 use crate::hub_restore::delete_ledger;
@@ -239,6 +241,70 @@ async fn what_an_interrupted_end_of_a_sync_deleted_is_created_again() -> Result<
     for name in ["plain", "stuck"] {
         assert_eq!(value(&fleet, name).await?.as_deref(), Some("one"), "{name}");
     }
+    ensure!(controller.stop(TIMEOUT).await?.success(), "a clean stop");
+    Ok(())
+}
+
+/// The ledger is lost while an object waits for the end of its grace: nothing reads that object, so it gets no record.
+/// Guards against checks for drift that end with it, for days.
+#[tokio::test(flavor = "multi_thread")]
+async fn drift_is_repaired_while_an_object_without_a_record_waits_to_be_pruned() -> Result<()> {
+    let fleet = Fleet::start(FleetOptions {
+        members: 1,
+        ..FleetOptions::default()
+    })
+    .await?;
+    let repo = GitRepo::init()?;
+    let plain = config_map("plain", "one");
+    repo.commit(&[("app/plain.yaml", plain.as_str())], "an object")?;
+    commit(&repo, "one")?;
+    fleet
+        .put_source(GROUP, &repo.url(), json!({"branch": "main"}))
+        .await?;
+    let controller = fleet.controller(program(), &[])?;
+    fleet.add_cluster("m1", &[]).await?;
+    let spec = json!({"clusterRef": {"name": "m1"}, "sourceRef": {"name": GROUP}, "path": "./app",
+        "pruneGrace": "24h", "interval": "10s"});
+    fleet
+        .put::<SyncResource>(json!({"metadata": {"name": "app"}, "spec": spec}))
+        .await?;
+    let is_done = |sync: &SyncResource| sync_ready(sync).0 == "True";
+    fleet.until::<SyncResource>("app", "Ready", is_done).await?;
+    repo.commit_to("main", &[Change::Remove("app/plain.yaml")], "without it")?;
+    let waits = |sync: &SyncResource| {
+        let pending = sync
+            .status
+            .as_ref()
+            .and_then(|status| status.pending_deletions.as_ref());
+        pending.is_some_and(|pending| pending.count == 1)
+    };
+    fleet
+        .until::<SyncResource>("app", "an object that waits", waits)
+        .await?;
+    ensure!(controller.stop(TIMEOUT).await?.success(), "a clean stop");
+    delete_ledger(&fleet)?;
+
+    let restarted = Timestamp::now();
+    let controller = fleet.controller(program(), &[])?;
+    let has_attempted = |sync: &SyncResource| {
+        let status = sync.status.as_ref();
+        let at = status.and_then(|status| status.last_attempt_time.parse::<Timestamp>().ok());
+        at.is_some_and(|at| at > restarted)
+    };
+    fleet
+        .until::<SyncResource>("app", "an attempt", has_attempted)
+        .await?;
+    let member: Api<ConfigMap> = Api::namespaced(fleet.member("m1").await?, "default");
+    let edit = Patch::Merge(json!({"data": {"value": "edited"}}));
+    member.patch("settings", &PatchParams::default(), &edit).await?;
+    wait::until(TIMEOUT, "the edit is undone", async || {
+        match value(&fleet, "settings").await {
+            Ok(Some(value)) if value == "one" => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .await?;
+    assert_eq!(value(&fleet, "plain").await?.as_deref(), Some("one"));
     ensure!(controller.stop(TIMEOUT).await?.success(), "a clean stop");
     Ok(())
 }

@@ -97,10 +97,12 @@ pub(super) async fn check(
         .await;
     schedule_check(context, sync);
     let Known { records, .. } = load(context, sync).await;
-    // Fewer records than objects mean that the ledger was lost, or is not current. An attempt reads the objects again
-    // and writes only those that are not in sync.
+    // Fewer records than objects mean that the ledger was lost, or is not current. An attempt reads the objects without
+    // a record again and writes only those that are not in sync. An object that waits to be pruned is not read, and gets
+    // no record, so the others are checked nevertheless.
     let expected = usize::try_from(observed.status.inventory.objects).unwrap_or(usize::MAX);
-    if records.len() < expected {
+    let is_incomplete = records.len() < expected;
+    if is_incomplete && records.is_empty() {
         return attempt(context, sync, wanted, None).await;
     }
     let Drift { report, repair } = match find_drift(context, &member, sync, wanted, &records).await {
@@ -113,7 +115,7 @@ pub(super) async fn check(
     });
     let is_changed = inventory_has_changed(context, &member, observed, &report).await;
     let is_due = prune_grace::is_due(context, observed) || is_changed;
-    if !repair.is_empty() || !report.foreign.is_empty() || observed.requested() || is_due {
+    if !repair.is_empty() || !report.foreign.is_empty() || observed.requested() || is_due || is_incomplete {
         let mut done = attempt(context, sync, wanted, Some(repair)).await?;
         // A comparison reads each object, and does not show that later checks cannot.
         if let (true, Outcome::Applied(_), Some(cause)) = (observed.requested(), &done.outcome, unread) {
