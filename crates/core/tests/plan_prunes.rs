@@ -232,10 +232,15 @@ fn a_prune_waits_for_its_window() {
     for cluster in fleet.input.clusters.values_mut() {
         cluster.windows = vec![0];
     }
-    let (reason, opens) = fleet.hold("a");
-    assert_eq!(reason, RemovalHold::WindowClosed);
-    fleet.input.now = opens.unwrap();
-    assert_eq!(fleet.allowed(), "a b c d");
+    // An immediate rollback does not wait; what is taken away besides does.
+    let closed = fleet.input.now;
+    for direction in [Direction::BackAtOnce, Direction::Forward] {
+        (fleet.input.rollout.direction, fleet.input.now) = (direction, closed);
+        let (reason, opens) = fleet.hold("a");
+        assert_eq!(reason, RemovalHold::WindowClosed, "{direction:?}");
+        fleet.input.now = opens.unwrap();
+        assert_eq!(fleet.allowed(), "a b c d", "{direction:?}");
+    }
 }
 
 /// Every wrong decision about a prune is found by the check.

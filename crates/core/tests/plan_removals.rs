@@ -620,3 +620,26 @@ fn a_late_removal_of_a_cluster_that_left_waits_for_its_stage_and_its_window() {
     fleet.sync("web-app-x").cause = cause(0, Vec::new());
     assert_eq!(fleet.allow(), ["web-app-x"]);
 }
+
+/// A cluster that left is not a part of the rollback, and nobody is in a hurry to delete from it.
+#[test]
+fn a_cluster_that_left_waits_for_its_window_in_an_immediate_rollback_too() {
+    let windows = json!({"windows": [{"deny": "Fri 07:00-09:00", "timeZone": "UTC"}]});
+    for direction in [Direction::Forward, Direction::Back, Direction::BackAtOnce] {
+        let mut fleet = Fleet::new(windows.clone());
+        fleet.input.rollout.direction = direction;
+        fleet.input.leaving.retain(|name, _| *name == "web-app-x");
+        fleet.sync("web-app-x").cause = LeavingCause::ClusterUnselected {
+            settles_at: t(0),
+            stage: 0,
+            windows: vec![0],
+        };
+        assert_eq!(
+            fleet.hold("web-app-x"),
+            RemovalHold::WindowClosed,
+            "{direction:?}"
+        );
+        fleet.input.now = t(3600);
+        assert_eq!(fleet.remove(), ["web-app-x"], "{direction:?}");
+    }
+}

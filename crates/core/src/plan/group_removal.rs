@@ -19,7 +19,7 @@ use crate::ids::{ClusterName, SyncName};
 /// Returns the decision for every Sync of a group that is being deleted.
 pub(super) fn decide(input: &PlanInput) -> RemovalResult {
     let mut group = GroupRemoval::of(input);
-    let mut openings = Openings::of(input);
+    let mut openings = Openings::of_removals(input);
     let mut result = RemovalResult::default();
     for (name, sync) in &input.leaving {
         let decision = group.decision(sync, &mut openings);

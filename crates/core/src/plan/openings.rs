@@ -16,9 +16,18 @@ pub(super) struct Openings<'a> {
 }
 
 impl<'a> Openings<'a> {
+    /// For the starts of a rollout, and for the entries that its release lacks: an immediate rollback does not wait.
     pub(super) fn of(input: &'a PlanInput) -> Self {
-        // The deletion of a group is not a part of its rollout.
-        let counts = input.rollout.direction != Direction::BackAtOnce || input.deleting;
+        Self::new(input, input.rollout.direction != Direction::BackAtOnce)
+    }
+
+    /// For what is taken away besides: a cluster that left, a late prune and the deletion of the group are not a part of
+    /// the rollout, so that they wait for their windows in an immediate rollback too.
+    pub(super) fn of_removals(input: &'a PlanInput) -> Self {
+        Self::new(input, true)
+    }
+
+    fn new(input: &'a PlanInput, counts: bool) -> Self {
         let windows = input.strategy.windows.iter().filter(|_| counts);
         Self {
             now: input.now,

@@ -49,7 +49,7 @@ impl<'a> Removals<'a> {
         if self.input.leaving.is_empty() && self.input.prunes.is_empty() {
             return result;
         }
-        let mut openings = Openings::of(self.input);
+        let mut openings = Openings::of_removals(self.input);
         let free = self.slots.unwrap_or(usize::MAX).saturating_sub(self.in_use());
         let free = self.decide_leaving(free, &mut openings, &mut result);
         self.decide_prunes(free, &mut openings, &mut result);

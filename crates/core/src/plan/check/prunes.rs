@@ -92,7 +92,7 @@ impl Moment<'_> {
         if !self.fleet.is_empty() && !self.is_open(if at_once { 0 } else { stage }) {
             return hold(RemovalHold::StageNotOpen);
         }
-        self.in_windows(if at_once { &[] } else { windows })
+        self.in_windows(windows)
     }
 
     /// Returns the stage and the windows of what deletes late; `None`: it may not, or its cluster is not ready.

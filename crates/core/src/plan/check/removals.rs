@@ -185,7 +185,7 @@ impl Moment<'_> {
         if !deletes {
             return Expected::Exactly(RemovalDecision::Remove);
         }
-        self.in_windows(if at_once { &[] } else { about })
+        self.in_windows(about)
     }
 
     /// Returns what is expected of a Sync of a group that is being deleted: no cluster begins while one of an earlier
