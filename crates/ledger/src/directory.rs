@@ -6,8 +6,10 @@ use std::fs::{DirBuilder, File, OpenOptions, Permissions, TryLockError};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use jiff::Timestamp;
+use tokio::time::Instant;
 use tracing::warn;
 
 use super::LedgerError;
@@ -25,6 +27,24 @@ const KEPT_ASIDE: usize = 3;
 #[derive(Clone, Debug)]
 pub(super) struct Files {
     directory: PathBuf,
+}
+
+/// How long the lock is waited for. A process that was killed leaves it to its children that are between fork and exec,
+/// and on a busy machine the next process may start before they have run.
+const LOCK_WAIT: Duration = Duration::from_secs(5);
+/// The time between two attempts to lock.
+const LOCK_RETRY: Duration = Duration::from_millis(20);
+
+async fn lock_within(file: &File, wait: Duration) -> Result<(), TryLockError> {
+    let deadline = Instant::now() + wait;
+    loop {
+        match file.try_lock() {
+            Err(TryLockError::WouldBlock) if Instant::now() < deadline => {
+                tokio::time::sleep(LOCK_RETRY).await;
+            }
+            result => return result,
+        }
+    }
 }
 
 /// The lock of a directory, released on drop or when the process dies.
@@ -45,7 +65,7 @@ impl Drop for DirectoryLock {
 
 impl Files {
     /// Creates the directory if it is missing, readable by its owner only, and locks it.
-    pub(super) fn claim(directory: &Path) -> Result<(Self, DirectoryLock), LedgerError> {
+    pub(super) async fn claim(directory: &Path) -> Result<(Self, DirectoryLock), LedgerError> {
         let failed = |action| {
             move |source| LedgerError::File {
                 action,
@@ -66,7 +86,7 @@ impl Files {
             directory: directory.to_owned(),
         };
         let file = private_file(&files.directory.join("lock"))?;
-        match file.try_lock() {
+        match lock_within(&file, LOCK_WAIT).await {
             Ok(()) => Ok((files, DirectoryLock { file })),
             Err(TryLockError::WouldBlock) => Err(LedgerError::InUse {
                 directory: directory.to_owned(),

@@ -85,7 +85,7 @@ impl Ledger {
     /// [`LedgerError::InUse`] if another process has the ledger open; [`LedgerError::File`] and [`LedgerError::Open`]
     /// for errors of the directory or the disk. Damage is not an error.
     pub async fn open(directory: &Path) -> Result<(Self, Opened), LedgerError> {
-        let (files, lock) = Files::claim(directory)?;
+        let (files, lock) = Files::claim(directory).await?;
         let (mut connection, opened) = database::open(&files).await?;
         let last_attempt_before =
             attempts::last(&mut connection)

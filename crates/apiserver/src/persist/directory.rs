@@ -3,6 +3,9 @@
 use std::fs::{DirBuilder, File, OpenOptions, Permissions, TryLockError};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use super::PersistError;
 
@@ -25,7 +28,7 @@ impl Drop for Directory {
 
 impl Directory {
     /// Creates the directory if it is missing, with access for its owner only, and locks it.
-    pub(super) fn claim(path: &Path) -> Result<Self, PersistError> {
+    pub(super) async fn claim(path: &Path) -> Result<Self, PersistError> {
         let failed = |action| {
             move |source| PersistError::File {
                 action,
@@ -39,7 +42,7 @@ impl Directory {
             .create(path)
             .map_err(failed("create"))?;
         let lock = private_file(&path.join("lock"))?;
-        match lock.try_lock() {
+        match lock_within(&lock, LOCK_WAIT).await {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
                 return Err(PersistError::InUse {
@@ -67,6 +70,24 @@ impl Directory {
 }
 
 const NAME: &str = "apiserver.db";
+
+/// How long the lock is waited for. A process that was killed leaves it to its children that are between fork and exec,
+/// and on a busy machine the next process may start before they have run.
+const LOCK_WAIT: Duration = Duration::from_secs(5);
+/// The time between two attempts to lock.
+const LOCK_RETRY: Duration = Duration::from_millis(20);
+
+async fn lock_within(file: &File, wait: Duration) -> Result<(), TryLockError> {
+    let deadline = Instant::now() + wait;
+    loop {
+        match file.try_lock() {
+            Err(TryLockError::WouldBlock) if Instant::now() < deadline => {
+                tokio::time::sleep(LOCK_RETRY).await;
+            }
+            result => return result,
+        }
+    }
+}
 
 /// Opens or creates a file with access for its owner only.
 fn private_file(path: &Path) -> Result<File, PersistError> {

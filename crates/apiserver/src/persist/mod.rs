@@ -81,7 +81,7 @@ impl File {
         directory: &Path,
         identity: impl FnOnce() -> Result<Identity, E>,
     ) -> Result<Opened, E> {
-        let directory = Directory::claim(directory)?;
+        let directory = Directory::claim(directory).await?;
         let mut database = Database::open(&directory).await?;
         if database.is_new() {
             database.create(&identity()?).await?;

@@ -317,6 +317,23 @@ async fn only_the_newest_damaged_files_are_kept() {
     );
 }
 
+/// The children of a process that was killed have its lock between fork and exec. Guards against a restart that is
+/// refused for it.
+#[tokio::test]
+async fn a_lock_that_is_about_to_end_is_waited_for() {
+    let folder = TempDir::new().unwrap();
+    let (ledger, _) = open(folder.path()).await;
+    ledger.close().await;
+    let copy = fs::File::open(folder.path().join("lock")).unwrap();
+    copy.lock().unwrap();
+    let release = async {
+        tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+        copy.unlock().unwrap();
+    };
+    let (opened, ()) = tokio::join!(Ledger::open(folder.path()), release);
+    assert_eq!(opened.unwrap().1, Opened::Existing);
+}
+
 #[tokio::test]
 async fn a_folder_in_use_is_refused_until_it_is_unlocked() {
     let folder = TempDir::new().unwrap();
