@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use jiff::{SignedDuration, Timestamp};
-use starling_api::{DeletionPolicy, EntryRevision, SyncGroup, SyncResource};
+use starling_api::{DeletionPolicy, EntryRevision, RolloutDirection, SyncGroup, SyncResource};
 
 use super::approvals::{may_leave, may_remove_entries};
 use super::deletions::begun_by_us;
@@ -21,8 +21,9 @@ use crate::judge::world::{SyncTimeline, World};
 ///
 /// - the group is suspended, or reports that the management cluster was set back, or, unless the group is being
 ///   deleted, an operator paused its rollout;
-/// - the objects are deleted, and: no window of the cluster is open; or, unless the group is being deleted, the stage
-///   of the cluster has not opened; or as many other clusters as `maxConcurrency` are in flight or losing theirs;
+/// - the objects are deleted, and: no window of the cluster is open, unless an immediate rollback removes an entry; or,
+///   unless the group is being deleted, the stage of the cluster has not opened; or as many other clusters as
+///   `maxConcurrency` are in flight or losing theirs;
 /// - the group is being deleted with its objects, and an earlier stage has Syncs;
 /// - the cluster is not selected, and: the Sync is suspended; or the cluster was selected within `unselectedGrace`; or
 ///   more than `maxUnselected` clusters are not selected, without an approval;
@@ -161,7 +162,8 @@ impl Removal<'_, '_> {
         if rollout.automatic && !self.is_approved_after(&rollout.start_time) {
             return Some("by an automatic rollback, without an approval");
         }
-        if self.is_window_closed() {
+        // An immediate rollback does not wait for windows, and what its release lacks is a part of it.
+        if rollout.direction != RolloutDirection::BackAtOnce && self.is_window_closed() {
             return Some("outside the windows of its cluster");
         }
         let is_done = |rolled: &EntryRevision| {

@@ -90,6 +90,13 @@ fn relinquishes(member: &Member<'_>, write: &Write) -> bool {
     let inventories = member.inventories(write.at).into_iter();
     let mut listed = inventories.filter(|(of, key, _)| of == label && *key == write.key());
     let is_unconfirmed = listed.any(|(_, _, uid)| uid.is_empty());
+    // Without a response, it is given up again.
+    let mut before = same.iter().rev();
+    let (last, labelled) = (before.next(), before.next());
+    let gave_up = last.is_some_and(|last| is_own(last.write) && owner(&last.write.object).is_empty());
+    if gave_up && labelled.is_some_and(|version| !owner(&version.write.object).is_empty()) {
+        return owner(&write.object).is_empty();
+    }
     (was_there || is_unconfirmed || holds_others(member, write))
         && !label.is_empty()
         && owner(&write.object).is_empty()
