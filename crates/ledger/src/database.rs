@@ -283,7 +283,7 @@ mod tests {
     #[tokio::test]
     async fn ledgers_of_the_macro_are_accepted() {
         let directory = tempfile::TempDir::new().unwrap();
-        let (files, _lock) = Files::claim(directory.path()).unwrap();
+        let (files, _lock) = Files::claim(directory.path()).await.unwrap();
         let mut connection = connect(&files).await.ok().unwrap();
         let rows: Vec<(i64, String, String)> = sqlx::query_as(
             "SELECT version, description, hex(checksum) FROM _sqlx_migrations ORDER BY version",
@@ -329,7 +329,7 @@ mod tests {
     #[tokio::test]
     async fn management_states_survive_the_new_name_of_their_column() {
         let directory = tempfile::TempDir::new().unwrap();
-        let (files, _lock) = Files::claim(directory.path()).unwrap();
+        let (files, _lock) = Files::claim(directory.path()).await.unwrap();
         let mut before = created_before(&files, 5).await;
         sqlx::query("INSERT INTO applied_objects VALUES ('c', 'o', '', 'ConfigMap', 'n', 'a', 'd', '1', 'f', 'u', ?1)")
             .bind(r#"{"leftAlone":true}"#)
@@ -349,7 +349,7 @@ mod tests {
     #[tokio::test]
     async fn a_ledger_with_uids_is_opened_and_nothing_in_it_is_open() {
         let directory = tempfile::TempDir::new().unwrap();
-        let (files, _lock) = Files::claim(directory.path()).unwrap();
+        let (files, _lock) = Files::claim(directory.path()).await.unwrap();
         let mut before = created_before(&files, 8).await;
         for row in [
             "INSERT INTO rollouts (group_uid, id, namespace, name, release, revisions, started_at) \
@@ -398,7 +398,7 @@ mod tests {
     #[tokio::test]
     async fn every_commit_waits_for_the_disk() {
         let directory = tempfile::TempDir::new().unwrap();
-        let (files, _lock) = Files::claim(directory.path()).unwrap();
+        let (files, _lock) = Files::claim(directory.path()).await.unwrap();
         let mut connection = connect(&files).await.ok().unwrap();
         for (query, wanted) in [
             ("SELECT journal_mode FROM pragma_journal_mode", "wal"),
@@ -420,7 +420,7 @@ mod tests {
     #[tokio::test]
     async fn a_refused_database_is_closed_before_it_can_be_moved() {
         let directory = tempfile::TempDir::new().unwrap();
-        let (files, _lock) = Files::claim(directory.path()).unwrap();
+        let (files, _lock) = Files::claim(directory.path()).await.unwrap();
         close(connect(&files).await.ok().unwrap()).await;
         let valid = std::fs::read(files.database()).unwrap();
         for position in [0, 18, 100, 4096].repeat(10) {
