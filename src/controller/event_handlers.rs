@@ -49,6 +49,11 @@ impl EventHandlers<'_> {
         self.queues.clusters.add(cluster);
     }
 
+    /// Enqueues a Sync.
+    pub fn enqueue_sync(&self, sync: ObjectKey) {
+        self.queues.syncs.add(sync);
+    }
+
     /// Enqueues a Source (except after a write by its reconciler), the groups that roll it out, and the Syncs without a
     /// group that follow it.
     pub fn on_source(&self, change: &Change<Source>, by: ChangedBy) {

@@ -101,6 +101,46 @@ fn a_cluster_that_moves_to_another_group_keeps_its_objects() -> Result<()> {
     })
 }
 
+/// Guards against objects that nobody keeps for an interval: their label is that of the Sync that is gone.
+#[test]
+fn a_cluster_that_was_in_another_group_for_a_while_gets_its_objects_back_at_once() -> Result<()> {
+    shared_scene("returner", async |scene| {
+        let commit = scene.commit(&[("a", "one")])?;
+        scene.follow_main().await?;
+        let (from, to) = (scene.name, scene.own("to"));
+        scene.label("m1", from, Some("yes")).await?;
+        put_group(scene, from, "./app", json!({"unselectedGrace": "1h"})).await?;
+        put_group(scene, &to, "./app", json!({})).await?;
+        rolled_out(scene, from, &commit, 1).await?;
+        let owner = async || -> Result<Option<String>> {
+            let map = scene.map("m1", "a").await?;
+            Ok(map.and_then(|map| map.labels().get(OWNER_LABEL).cloned()))
+        };
+        let before = owner().await?;
+        ensure!(before.is_some(), "no object");
+        let until_is = async |is: &dyn Fn(&Option<String>) -> bool, what: &str| {
+            wait::until(TIMEOUT, what, async || {
+                let now = owner().await.map_err(|error| format!("{error:#}"))?;
+                if is(&now) { Ok(()) } else { Err(format!("{now:?}")) }
+            })
+            .await
+        };
+
+        let moves = |leaves: &str, joins: &str| json!({"metadata": {"labels": {leaves: null, joins: "yes"}}});
+        scene.fleet().patch::<Cluster>("m1", moves(from, &to)).await?;
+        rolled_out(scene, &to, &commit, 1).await?;
+        until_is(
+            &|now| now.is_some() && *now != before,
+            "the object is handed over",
+        )
+        .await?;
+        scene.fleet().patch::<Cluster>("m1", moves(&to, from)).await?;
+        until_gone::<SyncResource>(scene, &format!("{to}-app-m1")).await?;
+        until_is(&|now| *now == before, "the object is handed back").await?;
+        Ok(())
+    })
+}
+
 /// One commit moves an object from the folder of one group to that of another. Each of the groups may be the first to
 /// roll it out.
 #[test]

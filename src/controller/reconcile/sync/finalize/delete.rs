@@ -2,8 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use starling_core::apply::ApprovedDeletions;
-use starling_core::apply::HeldDeletions;
+use starling_core::apply::{ApprovedDeletions, HeldDeletions, all_unconfirmed};
 use starling_core::backoff;
 use starling_core::deletion_approval::ENDING;
 use starling_core::deletion_subject::DeletionCause;
@@ -71,12 +70,7 @@ pub(super) async fn delete(
         siblings: &siblings,
         owners: &owners,
     };
-    // Before the first object goes: a management cluster that is set back may not know of the deletion, and the next
-    // attempt would believe the records.
-    context
-        .ledger
-        .drop_owner_records(&observed.cluster_id, &observed.owner)
-        .await?;
+    forget_digests(context, observed).await?;
     let deleted = pass(context, observed, (cause, turn), &member, others).await;
     if deleted.is_complete() {
         return complete(context, observed, &deleted).await;
@@ -122,6 +116,22 @@ fn enter(context: SyncContext<'_>, observed: &SyncSnapshot) -> Result<Member, Ac
     let resolved = resolve(spec, observed.cluster.as_deref());
     let spec = resolved.as_deref().unwrap_or(spec);
     access::enter(context, observed, &spec.template.service_account_name)
+}
+
+/// Makes the records unconfirmed before the first object goes: a management cluster that is set back may not know of the
+/// deletion, and the next attempt would believe them.
+async fn forget_digests(context: SyncContext<'_>, observed: &SyncSnapshot) -> Result<(), ReconcileError> {
+    let (cluster_id, owner) = (&observed.cluster_id, &observed.owner);
+    let recorded = context.ledger.load_records(cluster_id, owner).await?;
+    let unconfirmed = all_unconfirmed(&recorded.objects);
+    if unconfirmed.is_empty() {
+        return Ok(());
+    }
+    let none = BTreeSet::new();
+    let saved = context
+        .ledger
+        .save_records(cluster_id, owner, &unconfirmed, &none);
+    Ok(saved.await?)
 }
 
 /// What other Syncs have on the member.

@@ -1,13 +1,18 @@
 //! Releases a Sync: removes its finalizer and its member records.
 
+use std::collections::BTreeSet;
+
 use starling_api::ABANDON;
 use starling_core::finalize::Orphaned;
+use starling_core::ids::OwnerLabel;
 use tokio::time::Instant;
 
 use super::super::super::ReconcileError;
 use super::super::access;
 use super::super::observe::SyncSnapshot;
+use super::super::owners;
 use crate::controller::context::{Next, SyncContext};
+use crate::controller::object_key::ObjectKey;
 use crate::controller::waits;
 
 /// Releases the Sync and leaves its objects on the member.
@@ -80,6 +85,7 @@ pub(super) async fn release(
     context: SyncContext<'_>,
     observed: &SyncSnapshot,
 ) -> Result<Next, ReconcileError> {
+    let others = others_with_its_objects(context, observed).await;
     context
         .ledger
         .drop_owner_records(&observed.cluster_id, &observed.owner)
@@ -89,5 +95,27 @@ pub(super) async fn release(
     let current = current.filter(|sync| sync.metadata.uid == observed.object.metadata.uid);
     let object = current.unwrap_or_else(|| observed.object.clone());
     context.hub.set_finalizer(&*object, false).await?;
+    for other in others {
+        context.caches.deadlines.set(&other, context.clock.now());
+        context.handlers.enqueue_sync(other);
+    }
     Ok(Next::OnEvent)
+}
+
+/// Returns the other Syncs on the member that have objects of the Sync: a cluster that was in another group for a while
+/// brought them there and back. Until they take them back, with the next check for drift, nobody keeps these objects.
+async fn others_with_its_objects(context: SyncContext<'_>, observed: &SyncSnapshot) -> Vec<ObjectKey> {
+    let (cluster_id, owner) = (&observed.cluster_id, &observed.owner);
+    let read = async {
+        let recorded = context.ledger.load_records(cluster_id, owner).await?;
+        let objects = recorded.objects.into_keys().collect();
+        context.ledger.other_owners(cluster_id, owner, &objects).await
+    };
+    // A ledger that cannot be read delays the check until its interval.
+    let owners: BTreeSet<OwnerLabel> = read.await.unwrap_or_default().into_values().flatten().collect();
+    let others = owners::others(context, observed).into_iter();
+    others
+        .filter(|other| owners.contains(&other.owner))
+        .map(|other| other.key)
+        .collect()
 }
