@@ -21,8 +21,8 @@ impl<'a> Openings<'a> {
         Self::new(input, input.rollout.direction != Direction::BackAtOnce)
     }
 
-    /// For what is taken away besides: a cluster that left, a late prune and the deletion of the group are not a part of
-    /// the rollout, so that they wait for their windows in an immediate rollback too.
+    /// For what is taken away besides: a cluster that left, a late prune and the deletion of the group are not a part
+    /// of the rollout, so that they wait for their windows in an immediate rollback too.
     pub(super) fn of_removals(input: &'a PlanInput) -> Self {
         Self::new(input, true)
     }

@@ -98,8 +98,8 @@ pub(super) async fn check(
     schedule_check(context, sync);
     let Known { records, .. } = load(context, sync).await;
     // Fewer records than objects mean that the ledger was lost, or is not current. An attempt reads the objects without
-    // a record again and writes only those that are not in sync. An object that waits to be pruned is not read, and gets
-    // no record, so the others are checked nevertheless.
+    // a record again and writes only those that are not in sync. An object that waits to be pruned is not read, and
+    // gets no record, so the others are checked nevertheless.
     let expected = usize::try_from(observed.status.inventory.objects).unwrap_or(usize::MAX);
     let is_incomplete = records.len() < expected;
     if is_incomplete && records.is_empty() {

@@ -118,8 +118,8 @@ fn enter(context: SyncContext<'_>, observed: &SyncSnapshot) -> Result<Member, Ac
     access::enter(context, observed, &spec.template.service_account_name)
 }
 
-/// Makes the records unconfirmed before the first object goes: a management cluster that is set back may not know of the
-/// deletion, and the next attempt would believe them.
+/// Makes the records unconfirmed before the first object goes: a management cluster that is set back may not know of
+/// the deletion, and the next attempt would believe them.
 async fn forget_digests(context: SyncContext<'_>, observed: &SyncSnapshot) -> Result<(), ReconcileError> {
     let (cluster_id, owner) = (&observed.cluster_id, &observed.owner);
     let recorded = context.ledger.load_records(cluster_id, owner).await?;
