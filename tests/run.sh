@@ -3,7 +3,7 @@
 # and runs every suite.
 #
 #   tests/run.sh         the tests that must pass before a change is merged; their random cases are the same each time
-#   tests/run.sh long    the same with new random cases, 1,000 kills instead of 20, 10,000 simulations instead of 60, and
+#   tests/run.sh long    the same with new random cases, 1,000 kills instead of 20, 10,000 simulations instead of 40, and
 #                        140,000 mutated inputs instead of 14,000
 set -euo pipefail
 cd "$(dirname "$0")/.."

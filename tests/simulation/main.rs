@@ -51,7 +51,7 @@ use script::Script;
 
 /// Default number of seeds: a few minutes on two cores. One seed takes from four to twenty seconds of a core in an
 /// unoptimised build.
-const SEEDS: u64 = if cfg!(debug_assertions) { 60 } else { 300 };
+const SEEDS: u64 = if cfg!(debug_assertions) { 40 } else { 300 };
 
 /// Number of seeds between two progress messages.
 const PROGRESS_EACH: u64 = 500;
