@@ -10,14 +10,14 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Api;
 use kube::api::{Patch, PatchParams, PostParams};
-use serde_json::json;
+use serde_json::{Value, json};
 use starling_api::{ReleaseStatus, RolloutDirection, RolloutPhase, Source, SyncGroupStatus, SyncResource};
 use starling_testkit::fleet::TIMEOUT;
-use starling_testkit::{Change, Fault, Fleet, FleetOptions, GitRepo, Match, program, wait};
+use starling_testkit::{Change, Fault, Fleet, FleetOptions, GitRepo, Match, Process, program, wait};
 
 use crate::hub_move::{GROUP, act, commit};
 use crate::hub_restore::delete_ledger;
-use crate::world::{config_map, is_ready, sync_ready};
+use crate::world::{config_map, is_ready, merge, sync_ready};
 
 const MEMBERS: [&str; 2] = ["m1", "m2"];
 const SOAK: i64 = 12;
@@ -157,6 +157,25 @@ async fn value(fleet: &Fleet, name: &str) -> Result<Option<String>> {
     Ok(data.and_then(|mut data| data.remove("value")))
 }
 
+fn is_done(sync: &SyncResource) -> bool {
+    sync_ready(sync).0 == "True"
+}
+
+/// Starts the controller, and applies the Sync `app` without a group to the only member.
+async fn applied_alone(fleet: &Fleet, repo: &GitRepo, fields: Value) -> Result<(Process, SyncResource)> {
+    let branch = json!({"branch": "main"});
+    fleet.put_source(GROUP, &repo.url(), branch).await?;
+    let controller = fleet.controller(program(), &[])?;
+    fleet.add_cluster("m1", &[]).await?;
+    let mut spec = json!({"clusterRef": {"name": "m1"}, "sourceRef": {"name": GROUP}, "path": "./app"});
+    merge(&mut spec, fields);
+    fleet
+        .put::<SyncResource>(json!({"metadata": {"name": "app"}, "spec": spec}))
+        .await?;
+    let sync = fleet.until::<SyncResource>("app", "Ready", is_done).await?;
+    Ok((controller, sync))
+}
+
 /// A backup of a Sync from before its deletion is restored while the deletion is in progress. Guards against records of
 /// objects that are deleted by then: the next revision would be "applied" without them.
 #[tokio::test(flavor = "multi_thread")]
@@ -174,18 +193,8 @@ async fn what_an_interrupted_end_of_a_sync_deleted_is_created_again() -> Result<
         .map(|(path, content)| (path.as_str(), content.as_str()));
     repo.commit(&files, "objects")?;
     commit(&repo, "one")?;
-    fleet
-        .put_source(GROUP, &repo.url(), json!({"branch": "main"}))
-        .await?;
-    let mut controller = fleet.controller(program(), &[])?;
-    fleet.add_cluster("m1", &[]).await?;
-    let spec = json!({"clusterRef": {"name": "m1"}, "sourceRef": {"name": GROUP}, "path": "./app",
-        "deletionPolicy": "Delete", "interval": "1h"});
-    fleet
-        .put::<SyncResource>(json!({"metadata": {"name": "app"}, "spec": spec}))
-        .await?;
-    let is_done = |sync: &SyncResource| sync_ready(sync).0 == "True";
-    let backup = fleet.until::<SyncResource>("app", "Ready", is_done).await?;
+    let fields = json!({"deletionPolicy": "Delete", "interval": "1h"});
+    let (mut controller, backup) = applied_alone(&fleet, &repo, fields).await?;
 
     let stuck = Match::method(Method::DELETE).path_ends_with("/configmaps/stuck");
     fleet.proxy("m1")?.on(stuck, Fault::BlackHole);
@@ -258,18 +267,8 @@ async fn drift_is_repaired_while_an_object_without_a_record_waits_to_be_pruned()
     let plain = config_map("plain", "one");
     repo.commit(&[("app/plain.yaml", plain.as_str())], "an object")?;
     commit(&repo, "one")?;
-    fleet
-        .put_source(GROUP, &repo.url(), json!({"branch": "main"}))
-        .await?;
-    let controller = fleet.controller(program(), &[])?;
-    fleet.add_cluster("m1", &[]).await?;
-    let spec = json!({"clusterRef": {"name": "m1"}, "sourceRef": {"name": GROUP}, "path": "./app",
-        "pruneGrace": "24h", "interval": "10s"});
-    fleet
-        .put::<SyncResource>(json!({"metadata": {"name": "app"}, "spec": spec}))
-        .await?;
-    let is_done = |sync: &SyncResource| sync_ready(sync).0 == "True";
-    fleet.until::<SyncResource>("app", "Ready", is_done).await?;
+    let fields = json!({"pruneGrace": "24h", "interval": "10s"});
+    let (controller, _) = applied_alone(&fleet, &repo, fields).await?;
     repo.commit_to("main", &[Change::Remove("app/plain.yaml")], "without it")?;
     let waits = |sync: &SyncResource| {
         let pending = sync

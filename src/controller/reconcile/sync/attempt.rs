@@ -211,7 +211,7 @@ async fn attempt(
     let compare = observed.requested();
     if compare {
         // Whatever becomes of this attempt, the next one does not believe them either.
-        forget_digests(context, sync, &records).await?;
+        forget_digests(context, observed, &records).await?;
     }
     let job = Render {
         namespace: &observed.key.namespace,
@@ -347,14 +347,20 @@ fn is_later(sync: &ValidSync<'_>, wanted: &Wanted) -> bool {
         || has_applied(&observed.status, &wanted.target, &observed.cluster_id)
 }
 
-async fn forget_digests(
+/// Makes all records unconfirmed, so that no later attempt believes them.
+///
+/// # Errors
+/// [`ReconcileError`] if the ledger cannot be written.
+pub(super) async fn forget_digests(
     context: SyncContext<'_>,
-    sync: &ValidSync<'_>,
+    observed: &SyncSnapshot,
     records: &BTreeMap<ObjectId, Record>,
 ) -> Result<(), ReconcileError> {
-    let observed = sync.observed;
     let (cluster_id, owner) = (&observed.cluster_id, &observed.owner);
     let (unconfirmed, none) = (all_unconfirmed(records), BTreeSet::new());
+    if unconfirmed.is_empty() {
+        return Ok(());
+    }
     let saved = context
         .ledger
         .save_records(cluster_id, owner, &unconfirmed, &none);

@@ -27,8 +27,10 @@ pub(super) fn name_of(group: &Group, cluster: &str, entry: &str) -> String {
 fn is_ambiguous(group: &Group, name: &str, entry: &str) -> bool {
     let mut others = group.object.spec.syncs.iter().filter(|other| other.name != entry);
     others.any(|other| {
-        let head = format!("{}-{}-", group.key.name, other.name);
-        let cluster = name.strip_prefix(&head);
+        let mut parts = [&group.key.name, &other.name].into_iter();
+        let cluster = parts.try_fold(name, |rest, part| {
+            rest.strip_prefix(part.as_str())?.strip_prefix('-')
+        });
         cluster.is_some_and(|cluster| group.clusters.get(cluster).is_some())
     })
 }

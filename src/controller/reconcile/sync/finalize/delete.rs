@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use starling_core::apply::{ApprovedDeletions, HeldDeletions, all_unconfirmed};
+use starling_core::apply::{ApprovedDeletions, HeldDeletions};
 use starling_core::backoff;
 use starling_core::deletion_approval::ENDING;
 use starling_core::deletion_subject::DeletionCause;
@@ -12,6 +12,7 @@ use starling_core::object::ObjectId;
 
 use super::super::super::ReconcileError;
 use super::super::access::{self, AccessError, ResponseRecorder};
+use super::super::attempt::forget_digests;
 use super::super::budgets::{BudgetsOf, DeletionTurn};
 use super::super::deletion_hold;
 use super::super::observe::SyncSnapshot;
@@ -70,7 +71,13 @@ pub(super) async fn delete(
         siblings: &siblings,
         owners: &owners,
     };
-    forget_digests(context, observed).await?;
+    // Before the first object goes: a management cluster that is set back may not know of the deletion, and the next
+    // attempt would believe the records.
+    let recorded = context
+        .ledger
+        .load_records(&observed.cluster_id, &observed.owner)
+        .await?;
+    forget_digests(context, observed, &recorded.objects).await?;
     let deleted = pass(context, observed, (cause, turn), &member, others).await;
     if deleted.is_complete() {
         return complete(context, observed, &deleted).await;
@@ -116,22 +123,6 @@ fn enter(context: SyncContext<'_>, observed: &SyncSnapshot) -> Result<Member, Ac
     let resolved = resolve(spec, observed.cluster.as_deref());
     let spec = resolved.as_deref().unwrap_or(spec);
     access::enter(context, observed, &spec.template.service_account_name)
-}
-
-/// Makes the records unconfirmed before the first object goes: a management cluster that is set back may not know of
-/// the deletion, and the next attempt would believe them.
-async fn forget_digests(context: SyncContext<'_>, observed: &SyncSnapshot) -> Result<(), ReconcileError> {
-    let (cluster_id, owner) = (&observed.cluster_id, &observed.owner);
-    let recorded = context.ledger.load_records(cluster_id, owner).await?;
-    let unconfirmed = all_unconfirmed(&recorded.objects);
-    if unconfirmed.is_empty() {
-        return Ok(());
-    }
-    let none = BTreeSet::new();
-    let saved = context
-        .ledger
-        .save_records(cluster_id, owner, &unconfirmed, &none);
-    Ok(saved.await?)
 }
 
 /// What other Syncs have on the member.
