@@ -276,3 +276,30 @@ fn what_a_sync_depends_on_stays_while_the_sync_cannot_be_removed() -> Result<()>
         until_gone::<SyncResource>(scene, &base.name_any()).await
     })
 }
+
+/// Guards against an operator that goes while its instances stay: their Sync is suspended.
+#[test]
+fn what_a_suspended_sync_depends_on_stays_although_the_group_is_deleted() -> Result<()> {
+    shared_scene("left-alone", async |scene| {
+        let first = commit(scene, "one", true)?;
+        scene.follow_main().await?;
+        scene.select(&MEMBERS).await?;
+        group(scene, &[]).await?;
+        let delete = json!({"spec": {"deletionPolicy": "Delete"}});
+        scene.fleet().patch::<SyncGroup>(scene.name, delete).await?;
+        scene.succeeded(&first).await?;
+        let suspend = json!({"spec": {"suspend": true}});
+        let app = format!("{}-app-m1", scene.name);
+        scene.fleet().patch::<SyncResource>(&app, suspend).await?;
+        let is_suspended = |sync: &SyncResource| sync_ready(sync).1 == "Suspended";
+        scene.fleet().until(&app, "suspended", is_suspended).await?;
+
+        scene.fleet().delete::<SyncGroup>(scene.name).await?;
+        until_gone::<SyncGroup>(scene, scene.name).await?;
+        for name in ["app", "base"] {
+            assert_eq!(scene.value("m1", name).await?.as_deref(), Some("one"), "{name}");
+            assert_eq!(scene.value("m2", name).await?, None, "{name}");
+        }
+        Ok(())
+    })
+}

@@ -203,6 +203,7 @@ fn removal_waits_for_someone(removal: &RemovalDecision) -> bool {
             reason,
             RemovalHold::MembershipHeld
                 | RemovalHold::Paused
+                | RemovalHold::Aborted
                 | RemovalHold::ClusterNotReady
                 | RemovalHold::StageNotOpen
                 | RemovalHold::ClusterNotDone

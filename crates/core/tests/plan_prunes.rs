@@ -199,6 +199,42 @@ fn a_prune_waits_for_what_a_start_waits_for() {
     assert_eq!(left, (others(), RemovalHold::ClusterNotReady));
 }
 
+/// Guards against a prune that was stopped by an abort and goes on with the next plan. What a cluster that left loses is
+/// no part of the aborted release.
+#[test]
+fn a_prune_of_an_aborted_rollout_waits_for_the_next_one() {
+    let mut fleet = Fleet::new(json!({"maxConcurrency": 4}));
+    fleet.input.operator.aborted = Some(Attribution {
+        by: "jane".into(),
+        reason: String::new(),
+        at: t(50),
+    });
+    let _ = fleet.input.clusters.remove("d").unwrap();
+    let left = LeavingSync {
+        cluster: "d".into(),
+        entry: "app".into(),
+        cause: LeavingCause::ClusterUnselected {
+            settles_at: t(0),
+            stage: 0,
+            windows: Vec::new(),
+        },
+        policy: starling_api::DeletionPolicy::Delete,
+        depends_on: Default::default(),
+        removing_since: Some(t(-5000)),
+        suspended: false,
+        not_ready: false,
+        budget_until: None,
+        approval: None,
+    };
+    fleet.input.leaving.insert(sync("d"), left);
+    assert_eq!(fleet.allowed(), "d");
+    assert_eq!(fleet.hold("a"), (RemovalHold::Aborted, None));
+    fleet.input.prunes.get_mut(&sync("a")).unwrap().allowed_at = Some(t(90));
+    assert_eq!(fleet.with(RemovalDecision::Removing), "a", "it has begun");
+    fleet.input.operator.aborted = None;
+    assert_eq!(fleet.allowed(), "b c d");
+}
+
 /// A release of yesterday has something to prune on all clusters, and that of today waits in its canary.
 #[test]
 fn prunes_follow_the_stages_of_the_rollout() {

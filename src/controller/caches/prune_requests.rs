@@ -181,6 +181,9 @@ pub fn why(group: &str, hold: Option<RemovalHold>) -> String {
         Some(RemovalHold::WindowClosed) => format!("no window of SyncGroup {group} is open"),
         Some(RemovalHold::GroupSuspended) => format!("SyncGroup {group} is suspended"),
         Some(RemovalHold::Paused) => format!("the rollout of SyncGroup {group} is paused"),
+        Some(RemovalHold::Aborted) => {
+            format!("the rollout of SyncGroup {group} was aborted: a newer release or a rollback ends that")
+        }
         Some(RemovalHold::MembershipHeld) => format!("too many clusters left SyncGroup {group} at once"),
         Some(RemovalHold::ClusterNotReady) => {
             format!("the cluster is not ready, or SyncGroup {group} does not select it")

@@ -65,6 +65,7 @@ fn wait(explainer: &Explainer<'_>, reason: RemovalHold) -> (String, String) {
                 command("resume", &[explainer.group])
             ),
         ),
+        RemovalHold::Aborted => ("the rollout was aborted", super::reasons::REPLACED.to_owned()),
         RemovalHold::ClusterNotReady => (
             "the cluster is not ready, or the group does not select it",
             "the cluster is ready".to_owned(),

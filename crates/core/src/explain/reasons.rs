@@ -11,6 +11,10 @@ use crate::plan::{
 };
 use crate::window::{Calendar, Opening, combined};
 
+/// What ends an abort.
+pub(super) const REPLACED: &str =
+    "a new revision or a rollback replaces this rollout; to undo: kubectl delete rolloutaction NAME";
+
 /// Explains the reasons of one plan.
 #[derive(Clone, Copy)]
 pub(super) struct Explainer<'a> {
@@ -157,6 +161,10 @@ impl Explainer<'_> {
                 ),
                 format!("the rollout is resumed: {}", command("resume", &[self.group])),
             ),
+            RemovalHold::Aborted => (
+                format!("{of} are not removed, because the rollout was aborted: {syncs}"),
+                REPLACED.to_owned(),
+            ),
             RemovalHold::ClusterNotReady => (
                 format!("{of} are not removed, because the clusters are not ready: {syncs}"),
                 format!(
@@ -204,8 +212,7 @@ impl Explainer<'_> {
             ),
             HoldReason::Aborted(attribution) => (
                 format!("the rollout was aborted {}", attributed(attribution)),
-                "a new revision or a rollback replaces this rollout; to undo: kubectl delete rolloutaction NAME"
-                    .to_owned(),
+                REPLACED.to_owned(),
             ),
             HoldReason::MembershipHeld => (
                 "too many clusters left the group at once".to_owned(),

@@ -1,6 +1,6 @@
 //! Syncs that a group no longer wants, and what is decided about them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::ids::{ClusterName, EntryName, SyncName};
 
@@ -106,7 +106,8 @@ pub enum RemovalDecision {
 }
 
 /// Why a Sync that the group no longer wants is not removed yet. Whatever stops the start of a cluster also stops a
-/// removal, except for failures and jitter.
+/// removal, except for failures and jitter; an abort stops what the release deletes, and not what clusters lose that
+/// left the group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum RemovalHold {
@@ -129,6 +130,8 @@ pub enum RemovalHold {
     GroupSuspended,
     /// An operator paused the rollout.
     Paused,
+    /// An operator aborted the rollout, and the deletion is a part of it.
+    Aborted,
     /// The cluster is unreachable, suspended, or not probed yet, and its objects are deleted.
     ClusterNotReady,
     /// The stage of the cluster has not opened. In a group that is being deleted: clusters of earlier stages lose their
@@ -156,6 +159,7 @@ impl RemovalHold {
             Self::DependentStays => "DependentStays",
             Self::GroupSuspended => "Suspended",
             Self::Paused => "Paused",
+            Self::Aborted => "Aborted",
             Self::ClusterNotReady => "ClusterNotReady",
             Self::StageNotOpen => "StageNotOpen",
             Self::DeletionBudget => "DeletionBudget",
@@ -163,6 +167,22 @@ impl RemovalHold {
             Self::NoSlot => "NoSlot",
         }
     }
+}
+
+/// Returns what suspended Syncs that leave depend on, directly or not: their objects may need it to go, as those of an
+/// operator do.
+#[must_use]
+pub fn needed_by_suspended(leaving: &BTreeMap<SyncName, LeavingSync>) -> BTreeSet<&SyncName> {
+    let mut needed = BTreeSet::new();
+    let mut next: Vec<&LeavingSync> = leaving.values().filter(|sync| sync.suspended).collect();
+    while let Some(sync) = next.pop() {
+        for on in &sync.depends_on {
+            if let Some(of) = leaving.get(on).filter(|_| needed.insert(on)) {
+                next.push(of);
+            }
+        }
+    }
+    needed
 }
 
 impl RemovalDecision {

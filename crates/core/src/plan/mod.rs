@@ -46,7 +46,7 @@ mod walk;
 use admit::{AdmissionResult, Admitter};
 use classify::classify_all;
 use jiff::Timestamp;
-pub use leaving::{LeavingCause, LeavingSync, RemovalDecision, RemovalHold};
+pub use leaving::{LeavingCause, LeavingSync, RemovalDecision, RemovalHold, needed_by_suspended};
 pub use overlap::{left_over, overlap};
 pub use prune_request::PruneRequest;
 use removal::Removals;

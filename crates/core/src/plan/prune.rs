@@ -70,6 +70,9 @@ impl<'a> Removals<'a> {
         if let Some(stop) = input.stop() {
             return hold(stop, None);
         }
+        if input.operator.aborted.is_some() && !leaves_with_its_cluster(input, name) {
+            return hold(RemovalHold::Aborted, None);
+        }
         let Some((stage, windows)) = place(input, name, request) else {
             return hold(RemovalHold::ClusterNotReady, None);
         };
@@ -101,6 +104,12 @@ pub(super) fn is_in_progress(input: &PlanInput, request: &PruneRequest) -> bool 
 /// Returns when a deletion in progress gives its slot back at the latest; `None`: it has none.
 pub(super) fn slot_ends(input: &PlanInput, request: &PruneRequest) -> Option<Timestamp> {
     input.slot_until(request.allowed_at?)
+}
+
+/// Reports whether a Sync is removed because its cluster left the group: that is no part of the release.
+fn leaves_with_its_cluster(input: &PlanInput, name: &SyncName) -> bool {
+    let leaving = input.leaving.get(name);
+    leaving.is_some_and(|sync| matches!(sync.cause, LeavingCause::ClusterUnselected { .. }))
 }
 
 /// Returns the stage and the windows of a request; `None`: its cluster is not ready, or not selected and not leaving.

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 use starling_api::DeletionPolicy;
 
-use super::leaving::{LeavingCause, LeavingSync, RemovalDecision, RemovalHold};
+use super::leaving::{LeavingCause, LeavingSync, RemovalDecision, RemovalHold, needed_by_suspended};
 use super::openings::Openings;
 use super::stages::Direction;
 use super::state::ClusterState;
@@ -73,7 +73,7 @@ impl<'a> Removals<'a> {
         result: &mut RemovalResult,
     ) -> usize {
         let mut begun: BTreeSet<&str> = self.removing().map(|(cluster, _)| cluster).collect();
-        let needed = self.needed_by_suspended();
+        let needed = needed_by_suspended(&self.input.leaving);
         for (name, sync) in &self.input.leaving {
             let mut decision = self.decision((sync, needed.contains(name)), openings);
             let needs_slot = sync.takes_slot() && decision == RemovalDecision::Remove;
@@ -92,21 +92,6 @@ impl<'a> Removals<'a> {
             result.decisions.insert(name.clone(), decision);
         }
         free
-    }
-
-    /// Returns what suspended Syncs that leave depend on, directly or not.
-    fn needed_by_suspended(&self) -> BTreeSet<&'a SyncName> {
-        let leaving = &self.input.leaving;
-        let mut needed = BTreeSet::new();
-        let mut next: Vec<&LeavingSync> = leaving.values().filter(|sync| sync.suspended).collect();
-        while let Some(sync) = next.pop() {
-            for on in &sync.depends_on {
-                if let Some(of) = leaving.get(on).filter(|_| needed.insert(on)) {
-                    next.push(of);
-                }
-            }
-        }
-        needed
     }
 
     /// `is_needed`: a suspended Sync depends on this one.

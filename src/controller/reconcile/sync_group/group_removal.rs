@@ -1,15 +1,16 @@
 //! The removals of a group that is being deleted: one plan, its entry in the journal, and the Syncs that it removes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use kube::ResourceExt;
-use starling_api::{ABANDON, IntOrPercent, RolloutStrategy, SyncGroup};
+use starling_api::{ABANDON, DeletionPolicy, IntOrPercent, RolloutStrategy, SyncGroup};
 use starling_core::identity;
 use starling_core::ids::SyncName;
 use starling_core::journal::Recorder;
 use starling_core::plan::{
     LeavingCause, LeavingSync, Reach, ReadStrategy, RemovalDecision, RemovalHold, StrategyError,
+    needed_by_suspended,
 };
 use starling_core::rollout::{DeletedGroup, Epoch, PlannedDeletion, Removal, plan_deletion};
 use starling_ledger::LedgerError;
@@ -173,7 +174,18 @@ fn leaving(
             all.insert(sync.name_any().into(), leaving);
         }
     }
+    keep_suspended(&mut all);
     all
+}
+
+/// The objects of a suspended Sync stay, and what they may need later stays with them, such as their operator.
+fn keep_suspended(leaving: &mut BTreeMap<SyncName, LeavingSync>) {
+    let needed: BTreeSet<SyncName> = needed_by_suspended(leaving).into_iter().cloned().collect();
+    for (name, sync) in leaving {
+        if sync.suspended || needed.contains(name) {
+            sync.policy = DeletionPolicy::Orphan;
+        }
+    }
 }
 
 /// Removes Syncs in this order, each independently of the others. Returns whether all were removed.

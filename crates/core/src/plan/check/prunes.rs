@@ -69,10 +69,16 @@ impl Moment<'_> {
             return Expected::Exactly(RemovalDecision::Removing);
         }
         let place = self.place(name, request);
+        let leaving = self.input.leaving.get(name).map(|sync| &sync.cause);
+        let is_of_release = matches!(leaving, None | Some(LeavingCause::EntryRemoved));
         let reasons = [
             (RemovalHold::MembershipHeld, self.input.membership_held),
             (RemovalHold::GroupSuspended, self.input.suspended),
             (RemovalHold::Paused, self.input.operator.paused.is_some()),
+            (
+                RemovalHold::Aborted,
+                is_of_release && self.input.operator.aborted.is_some(),
+            ),
             (RemovalHold::ClusterNotReady, place.is_none()),
         ];
         let hold = |reason| {
