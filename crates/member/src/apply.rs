@@ -21,7 +21,7 @@ use tokio::time::Instant;
 
 use super::attempt::Attempt;
 use super::batch::Batch;
-use super::budget::{BudgetRequest, Budgets, DeletionRefusal, count};
+use super::budget::{BudgetRequest, Budgets, DeletionRefusal, count, may_give_up};
 use super::containers::{ContainersInUse, LeftBehind};
 use super::definitions::Definitions;
 use super::error::MemberError;
@@ -156,6 +156,7 @@ impl Member {
         if let Some(PruneBlocker::Stopped(_) | PruneBlocker::NotGone(_)) = &outcome.prune_blocker {
             // The target is applied, and only the inventory says that something is left to delete.
             let waiting = plan.prune.into_iter().flat_map(|(_, entries)| entries);
+            let waiting = waiting.chain(plan.relinquished);
             for entry in job.grace.begin(waiting.collect(), &before) {
                 claim.set_left_at(&entry.key, entry.listed.left_at);
                 claim.hold(&entry.key, entry.listed.held_of);
@@ -193,6 +194,9 @@ impl Member {
         self.prune_phase(owner, &plan.undeleted, RemovalMode::Release, attempt, outcome)
             .await?;
         outcome.undeleted = std::mem::take(&mut outcome.relinquished);
+        let Some(counted) = self.may_prune(job, plan, confirmation, attempt, outcome).await? else {
+            return Ok(());
+        };
         self.prune_phase(
             owner,
             &plan.relinquished,
@@ -201,9 +205,6 @@ impl Member {
             outcome,
         )
         .await?;
-        let Some(counted) = self.may_prune(job, plan, confirmation, attempt, outcome).await? else {
-            return Ok(());
-        };
         self.prune_steps(
             owner,
             &plan.prune,
@@ -306,7 +307,7 @@ impl Member {
     }
 
     /// Counts the objects to prune against the deletion budgets. Returns those that may be deleted, which are there or
-    /// approved; `None`: none may.
+    /// approved; `None`: none may, and none may be given up either.
     async fn may_prune(
         &self,
         job: ApplyJob<'_>,
@@ -321,14 +322,15 @@ impl Member {
             .flat_map(|(_, entries)| entries.clone())
             .collect();
         if to_delete.is_empty() {
-            return Ok(Some(BTreeSet::new()));
+            return Ok(may_relinquish(job, plan, outcome).await.then(BTreeSet::new));
         }
         let subject = job.approval.subject;
         let digest = subject.digest(&to_delete);
         let approved = job.approval.digests.contain(&digest).then_some(&*digest);
         let found = self.pending_deletions(job.owner, &to_delete, attempt).await?;
         if found.begin.is_empty() {
-            return Ok(Some(found.found()));
+            let may = may_relinquish(job, plan, outcome).await;
+            return Ok(may.then(|| found.found()));
         }
         let list: Vec<ObjectId> = to_delete.iter().map(|entry| entry.key.clone()).collect();
         let request = BudgetRequest {
@@ -341,8 +343,6 @@ impl Member {
             // An approval is of the whole list.
             Ok(()) if approved.is_some() => return Ok(Some(list.into_iter().collect())),
             Ok(()) => return Ok(Some(found.found())),
-            Err(DeletionRefusal::NotCounted(why)) => PruneBlocker::NotCounted(why),
-            Err(DeletionRefusal::Stopped(why)) => PruneBlocker::Stopped(why),
             Err(DeletionRefusal::Held(excess)) => {
                 let of = outcome
                     .inventory
@@ -352,6 +352,8 @@ impl Member {
                 let held = HeldDeletions::new(subject, &to_delete, of, confirmation, Some(excess));
                 PruneBlocker::Budget(held)
             }
+            Err(DeletionRefusal::NotCounted(why)) => PruneBlocker::NotCounted(why),
+            Err(DeletionRefusal::Stopped(why)) => PruneBlocker::Stopped(why),
         };
         outcome.prune_blocker = Some(blocker);
         Ok(None)
@@ -531,6 +533,23 @@ impl Member {
         }
         finished.end.map_or(Ok(()), Err)
     }
+}
+
+/// Reports whether the objects that are given up and not deleted may be given up now, and otherwise says why not: labels
+/// that a namespace loses may be what admits its pods.
+async fn may_relinquish(job: ApplyJob<'_>, plan: &ApplyPlan<'_>, outcome: &mut ApplyOutcome) -> bool {
+    if plan.relinquished.is_empty() {
+        return true;
+    }
+    let blocker = match may_give_up(job.budgets, job.deadline).await {
+        Ok(()) => return true,
+        Err(DeletionRefusal::NotCounted(why)) => PruneBlocker::NotCounted(why),
+        // Nothing is counted, so nothing exceeds a budget.
+        Err(DeletionRefusal::Stopped(why)) => PruneBlocker::Stopped(why),
+        Err(DeletionRefusal::Held(_)) => return true,
+    };
+    outcome.prune_blocker = Some(blocker);
+    false
 }
 
 /// Returns why a prune is not complete although all its deletes were sent.

@@ -41,6 +41,9 @@ pub trait Budgets: Debug + Send + Sync {
     /// Counts deletions, without those that were allowed before. A list whose digest is approved is allowed and not
     /// counted, and its approval is used up. Returns after this is durable.
     fn count<'a>(&'a self, request: BudgetRequest<'a>) -> BoxFuture<'a, Result<(), DeletionRefusal>>;
+
+    /// Reports whether objects may be given up now. They stay, so nothing is counted.
+    fn may_give_up(&self) -> BoxFuture<'_, Result<(), DeletionRefusal>>;
 }
 
 /// Counts deletions within the deadline of an attempt: the request may wait for others.
@@ -53,6 +56,12 @@ pub(super) async fn count(
     counted.unwrap_or_else(|_| Err(DeletionRefusal::NotCounted("timed out".to_owned())))
 }
 
+/// Asks whether objects may be given up within the deadline of an attempt.
+pub(super) async fn may_give_up(budgets: &dyn Budgets, deadline: Instant) -> Result<(), DeletionRefusal> {
+    let asked = tokio::time::timeout_at(deadline, budgets.may_give_up()).await;
+    asked.unwrap_or_else(|_| Err(DeletionRefusal::NotCounted("timed out".to_owned())))
+}
+
 /// No budgets: the deletions were counted before, or need not be.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoBudgets;
@@ -63,6 +72,10 @@ impl Budgets for NoBudgets {
     }
 
     fn count<'a>(&'a self, _: BudgetRequest<'a>) -> BoxFuture<'a, Result<(), DeletionRefusal>> {
+        async { Ok(()) }.boxed()
+    }
+
+    fn may_give_up(&self) -> BoxFuture<'_, Result<(), DeletionRefusal>> {
         async { Ok(()) }.boxed()
     }
 }

@@ -18,7 +18,7 @@ use tokio::time::Instant;
 
 use super::attempt::Attempt;
 use super::batch::Batch;
-use super::budget::{BudgetRequest, Budgets, DeletionRefusal, count};
+use super::budget::{BudgetRequest, Budgets, DeletionRefusal, count, may_give_up};
 use super::containers::{ContainerQuestion, ContainersInUse};
 use super::error::MemberError;
 use super::prune::{PendingDeletions, Pruned, RemovalMode};
@@ -218,7 +218,16 @@ impl Member {
         found.begin.retain(|key| !relinquished.contains(key));
         let counted = found.found();
         if found.begin.is_empty() {
-            return Ok(Some(Decided { asking, counted }));
+            let refused = match relinquished.is_empty() {
+                true => Ok(()),
+                false => may_give_up(job.budgets, job.deadline).await,
+            };
+            match refused {
+                Ok(()) | Err(DeletionRefusal::Held(_)) => return Ok(Some(Decided { asking, counted })),
+                Err(DeletionRefusal::NotCounted(why)) => outcome.not_counted = Some(why),
+                Err(DeletionRefusal::Stopped(why)) => outcome.stopped = Some(why),
+            }
+            return Ok(None);
         }
         let subject = job.approval.subject;
         let held =

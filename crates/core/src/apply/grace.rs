@@ -2,7 +2,8 @@
 //!
 //! The start of the grace is in the inventory on the member, so it survives a lost ledger and a restored management
 //! cluster. It is the first attempt that does not render the object, not the commit: a cluster that gets a release a
-//! week later has the whole grace.
+//! week later has the whole grace. One that the status of the Sync does not know begins anew: the member may have been
+//! restored, and its inventory then tells of an earlier time when the object had left the render.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -31,6 +32,8 @@ pub struct Grace<'a> {
     pub clock_jumps: &'a ClockJumps,
     /// Objects that left the render at this time or before are given up and not deleted; `None`: no objects.
     pub undeleted: Option<Timestamp>,
+    /// No grace began before this time: by the status of the Sync. `None`: the status is not asked.
+    pub not_before: Option<Timestamp>,
 }
 
 /// Objects to delete, by what becomes of them.
@@ -55,6 +58,7 @@ impl Grace<'static> {
             now: Timestamp::UNIX_EPOCH,
             clock_jumps: &NO_JUMPS,
             undeleted: None,
+            not_before: None,
         }
     }
 }
@@ -97,7 +101,8 @@ impl Grace<'_> {
     /// Reports whether a user took back an object that left the render then.
     #[must_use]
     pub fn is_undeleted(&self, left_at: Option<Timestamp>) -> bool {
-        left_at.is_some_and(|left| self.undeleted.is_some_and(|until| left <= until))
+        let start = left_at.map(|left| self.start(Some(left)));
+        start.is_some_and(|start| self.undeleted.is_some_and(|until| start <= until))
     }
 
     fn is_over(&self, left_at: Option<Timestamp>) -> bool {
@@ -110,7 +115,8 @@ impl Grace<'_> {
     fn start(&self, left_at: Option<Timestamp>) -> Timestamp {
         let now = self.now.as_second() + i64::from(self.now.subsec_nanosecond() > 0);
         let now = Timestamp::from_second(now).unwrap_or(self.now);
-        left_at.map_or(now, |left| left.min(now))
+        let start = left_at.unwrap_or(now);
+        self.not_before.map_or(start, |first| start.max(first)).min(now)
     }
 }
 
@@ -195,6 +201,7 @@ mod tests {
         undeleted: Option<i64>,
         prune: bool,
         jumps: ClockJumps,
+        not_before: Option<i64>,
     }
 
     const PASS: Pass<'_> = Pass {
@@ -204,6 +211,7 @@ mod tests {
         undeleted: None,
         prune: true,
         jumps: ClockJumps::none(),
+        not_before: None,
     };
 
     /// The objects that a pass over an inventory deletes and takes back, and the inventory that it claims.
@@ -236,6 +244,7 @@ mod tests {
                         now: t(self.at),
                         clock_jumps: &self.jumps,
                         undeleted: self.undeleted.map(t),
+                        not_before: self.not_before.map(t),
                     },
                     approval: crate::apply::ApprovedDeletions::default(),
                 },
@@ -316,6 +325,41 @@ mod tests {
         }
         .run(&claim);
         assert_eq!(done.deleted, ["o13"]);
+    }
+
+    /// A member that was restored from a backup has the inventory of an earlier time when the object had left git.
+    #[test]
+    fn a_restored_inventory_ends_no_grace() {
+        let (_, claim) = Pass {
+            wanted: &[3, 8],
+            ..PASS
+        }
+        .run(&inventory(MAPS));
+        for (not_before, undeleted, at, deleted) in [
+            // The object has left git again by now, and the status says when.
+            (8000, None, 9000, 0),
+            (8000, None, 8000 + 3600, 1),
+            // A person took it back the first time.
+            (8000, Some(100), 9000, 0),
+            // The status knows of nothing that is pending.
+            (9000, None, 9000, 0),
+            (0, None, 9000, 1),
+        ] {
+            let pass = Pass {
+                wanted: &[3, 8],
+                at,
+                undeleted,
+                not_before: Some(not_before),
+                ..PASS
+            };
+            let (done, again) = pass.run(&claim);
+            let found = (done.deleted.len(), done.undeleted.len());
+            assert_eq!(found, (deleted, 0), "{not_before} {at}");
+            if deleted == 0 {
+                let status = PendingObjects::of(&again).status(&[]).unwrap();
+                assert_eq!(status.first_time, t(not_before).to_string());
+            }
+        }
     }
 
     #[test]

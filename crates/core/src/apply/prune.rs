@@ -142,7 +142,7 @@ pub(super) struct Pruning {
     pub(super) undeleted: Vec<InventoryEntry>,
     /// Objects whose grace has not ended, with its start.
     pub(super) pending: Vec<InventoryEntry>,
-    /// Objects whose deletion requires an approval.
+    /// Objects whose deletion requires an approval, and those that are given up with them.
     pub(super) held: Vec<InventoryEntry>,
     /// The reason why `prune` lacks objects that left the render.
     pub(super) blocker: Option<PruneBlocker>,
@@ -205,14 +205,16 @@ pub(super) fn plan_prune(
     let (begun, left): (Vec<InventoryEntry>, Vec<InventoryEntry>) = left
         .into_iter()
         .partition(|entry| guard.begun.contains(&entry.key));
-    let (relinquished, to_delete): (Vec<InventoryEntry>, Vec<InventoryEntry>) = left
-        .into_iter()
-        .partition(|entry| is_relinquished(entry, guard.confirmation));
     let super::grace::Split {
         undeleted,
         pending,
         due,
-    } = guard.grace.split(to_delete, inventory, guard.gone);
+    } = guard.grace.split(left, inventory, guard.gone);
+    // What is given up loses the labels and annotations that were applied, so it waits as well: a hold or a grace is
+    // for the whole of what left the render.
+    let (relinquished, due): (Vec<InventoryEntry>, Vec<InventoryEntry>) = due
+        .into_iter()
+        .partition(|entry| is_relinquished(entry, guard.confirmation));
     let (pending, due) = wait_for_contents(pending, due);
     let mut pruning = Pruning {
         handed_over,
@@ -232,6 +234,7 @@ pub(super) fn plan_prune(
         Some(held) => {
             pruning.blocker = Some(PruneBlocker::Budget(held));
             pruning.held = due;
+            pruning.held.append(&mut pruning.relinquished);
             pruning.prune = by_step(begun);
         }
         None => pruning.prune = by_step(begun.into_iter().chain(due)),

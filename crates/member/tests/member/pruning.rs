@@ -170,6 +170,57 @@ async fn a_hold_holds_when_the_inventory_has_grown() {
     assert_eq!((outcome.deleted.len(), outcome.prune_blocker), (6, None));
 }
 
+/// Guards against a namespace that loses its labels, which may admit its pods, while the deletions that the same commit
+/// brings are held or wait for a grace.
+#[tokio::test]
+async fn what_is_given_up_waits_for_a_hold_and_for_a_grace() {
+    for is_held in [true, false] {
+        let mut world = World::new(&format!("given-up-{is_held}")).await;
+        let name = world.namespace.clone();
+        let mut namespace = world.rendered("v1", "Namespace", "", &name, json!({}));
+        let mut body: serde_json::Value = serde_json::from_slice(&namespace.body).unwrap();
+        body["metadata"]["labels"]["team"] = "shop".into();
+        namespace.body = body.to_string().into();
+        let maps = |world: &World, prefix: &str| -> Vec<RenderedObject> {
+            let names = (0..12).map(|n| format!("{prefix}-{n:02}"));
+            names.map(|name| world.map(&name, &json!({}))).collect()
+        };
+        let (old, new) = (maps(&world, "old"), maps(&world, "new"));
+        let mut first = old.clone();
+        first.push(namespace.clone());
+        world.apply_ok(&first).await;
+        assert!(owner_of(&world, &name).await.is_some());
+
+        let rest = if is_held { &new } else { &old };
+        if !is_held {
+            world.grace = Grace {
+                length: Duration::from_secs(3600),
+                now: "2026-11-24T00:00:00Z".parse().unwrap(),
+                ..Grace::none()
+            };
+        }
+        for _ in 0..2 {
+            let outcome = world.apply(rest).await;
+            assert_eq!(
+                matches!(outcome.prune_blocker, Some(PruneBlocker::Budget(_))),
+                is_held,
+                "{outcome:?}"
+            );
+            assert!(outcome.relinquished.is_empty(), "{outcome:?}");
+            assert!(owner_of(&world, &name).await.is_some());
+            assert!(world.inventory_names().await.contains(&name));
+        }
+        world.grace.length = Duration::ZERO;
+        let outcome = world.apply(&old).await;
+        assert_eq!(
+            outcome.relinquished,
+            std::slice::from_ref(&namespace.key),
+            "{outcome:?}"
+        );
+        assert_eq!(owner_of(&world, &name).await, None);
+    }
+}
+
 async fn owner_of(world: &World, namespace: &str) -> Option<String> {
     let namespaces: Api<Namespace> = Api::all(world.other.clone());
     let labels = namespaces.get(namespace).await.unwrap().metadata.labels;

@@ -12,11 +12,14 @@ use crate::controller::context::SyncContext;
 
 /// Returns the grace of an attempt that begins now.
 pub(super) fn of<'a>(context: SyncContext<'_>, observed: &SyncSnapshot, jumps: &'a ClockJumps) -> Grace<'a> {
+    let now = context.clock.now();
+    let first = pending(observed).map(|pending| pending.first_time.parse());
     Grace {
         length: observed.object.spec.template.prune_grace.as_std(),
-        now: context.clock.now(),
+        now,
         clock_jumps: jumps,
         undeleted: undeleted(&observed.object, observed.group.as_deref()).latest,
+        not_before: Some(first.and_then(Result::ok).unwrap_or(now)),
     }
 }
 
