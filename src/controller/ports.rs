@@ -108,7 +108,7 @@ port! {
         /// Records the end of an attempt.
         fn finish_attempt(id: AttemptId, end: &'a AttemptEnd) -> bool;
         /// Reports whether certainly no attempt has written to the member for an admission.
-        fn nothing_written(admission: &'a Admission) -> bool;
+        fn nothing_written(admission: &'a Admission, attempted: Option<Timestamp>) -> bool;
         /// Returns the attempts that an earlier process did not end.
         fn interrupted_attempts() -> Vec<AttemptRecord>;
         /// Ends the attempts that an earlier process did not end.

@@ -92,7 +92,7 @@ impl ports::Ledger for Port<'_> {
         fn forget_deleted(existing: &'a Existing, ended_before: Timestamp) -> Forgotten;
         fn begin_attempt(attempt: &'a Attempt) -> AttemptId;
         fn finish_attempt(id: AttemptId, end: &'a AttemptEnd) -> bool;
-        fn nothing_written(admission: &'a Admission) -> bool;
+        fn nothing_written(admission: &'a Admission, attempted: Option<Timestamp>) -> bool;
         fn interrupted_attempts() -> Vec<AttemptRecord>;
         fn close_interrupted(ended_at: Timestamp) -> u64;
         fn begin_rollout(rollout: &'a Rollout) -> bool;

@@ -35,7 +35,7 @@ enum Call {
     AbandonOthers(BTreeSet<GroupId>, Timestamp),
     ForgetDeleted(Existing, Timestamp),
     Begin(Attempt),
-    NothingWritten(Admission),
+    NothingWritten(Admission, Option<Timestamp>),
     Finish(AttemptId, AttemptEnd),
     CloseInterrupted(Timestamp),
     BeginRollout(Rollout),
@@ -204,7 +204,10 @@ impl Generator {
 
     fn call(&mut self) -> Call {
         match self.below(71) {
-            69 | 70 => Call::NothingWritten(self.admission()),
+            69 | 70 => {
+                let attempted = (self.below(2) == 0).then(|| self.time());
+                Call::NothingWritten(self.admission(), attempted)
+            }
             67 | 68 => Call::ForgetDeleted(self.existing(), self.time()),
             63..=65 => Call::Leave(self.admission_key(), self.time()),
             66 => Call::AbandonOthers(
@@ -302,7 +305,9 @@ async fn run_call(ledger: &dyn Port, call: &Call) -> String {
         }
         Call::AbandonOthers(groups, at) => text_of(ledger.abandon_others(groups, *at).await),
         Call::ForgetDeleted(existing, at) => text_of(ledger.forget_deleted(existing, *at).await),
-        Call::NothingWritten(admission) => text_of(ledger.nothing_written(admission).await),
+        Call::NothingWritten(admission, attempted) => {
+            text_of(ledger.nothing_written(admission, *attempted).await)
+        }
         Call::Begin(attempt) => text_of(ledger.begin_attempt(attempt).await),
         Call::Finish(id, end) => text_of(ledger.finish_attempt(*id, end).await),
         Call::CloseInterrupted(at) => text_of(ledger.close_interrupted(*at).await),

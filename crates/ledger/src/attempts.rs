@@ -174,9 +174,16 @@ impl Ledger {
     /// record of the admission. Attempts of an earlier admission of the same target count too, since times of two
     /// admissions cannot be compared where the clock may jump.
     ///
+    /// `attempted` is the start of the last attempt at the target, by the status of the Sync: a ledger that lacks it is
+    /// older than the status, and proves nothing.
+    ///
     /// # Errors
     /// If the query failed.
-    pub async fn nothing_written(&self, admission: &Admission) -> Result<bool, LedgerError> {
+    pub async fn nothing_written(
+        &self,
+        admission: &Admission,
+        attempted: Option<Timestamp>,
+    ) -> Result<bool, LedgerError> {
         let AdmissionKey {
             group_id,
             rollout,
@@ -191,7 +198,9 @@ impl Ledger {
                             WHERE group_id = ?1 AND rollout = ?2 AND entry = ?3 AND cluster = ?4 AND target = ?5
                               AND outcome IS NULL AND admitted_at = ?6)
                 AND (SELECT count(*) < ?8 AND total(outcome IS NOT 'failed' OR reason <> ?9) = 0
-                     FROM attempts WHERE sync_id = ?7 AND target = ?5)",
+                     FROM attempts WHERE sync_id = ?7 AND target = ?5)
+                AND (?10 IS NULL
+                     OR EXISTS (SELECT 1 FROM attempts WHERE sync_id = ?7 AND target = ?5 AND started_at = ?10))",
         )
         .bind(group_id.as_str())
         .bind(rollout.to_string())
@@ -202,6 +211,7 @@ impl Ledger {
         .bind(&sync_id)
         .bind(KEPT)
         .bind(NOTHING_WRITTEN)
+        .bind(attempted.map(Micros))
         .fetch_one(&self.readers)
         .await
         .map_err(|source| self.unread(format!("attempts of Sync {sync_id}"), source))

@@ -437,7 +437,7 @@ impl Tables {
         true
     }
 
-    fn nothing_written(&self, admission: &Admission) -> bool {
+    fn nothing_written(&self, admission: &Admission, attempted: Option<Timestamp>) -> bool {
         let admitted_at = micros(admission.admitted_at);
         let is_open = self.admissions.iter().any(|row| {
             row.end.is_none()
@@ -455,7 +455,8 @@ impl Tables {
                 .as_ref()
                 .is_some_and(|end| end.outcome == AttemptOutcome::Failed && end.reason == NOTHING_WRITTEN)
         };
-        is_open && attempts.len() < KEPT && attempts.iter().all(wrote_nothing)
+        let knows = |at: Timestamp| attempts.iter().any(|row| row.attempt.started_at == micros(at));
+        is_open && attempts.len() < KEPT && attempts.iter().all(wrote_nothing) && attempted.is_none_or(knows)
     }
 
     fn interrupted(&self, last: i64) -> Vec<AttemptRecord> {
@@ -747,8 +748,12 @@ impl ports::Ledger for MemoryLedger {
             .boxed()
     }
 
-    fn nothing_written<'a>(&'a self, admission: &'a Admission) -> PortFuture<'a, bool> {
-        async { self.read(|tables| tables.nothing_written(admission)) }.boxed()
+    fn nothing_written<'a>(
+        &'a self,
+        admission: &'a Admission,
+        attempted: Option<Timestamp>,
+    ) -> PortFuture<'a, bool> {
+        async move { self.read(|tables| tables.nothing_written(admission, attempted)) }.boxed()
     }
 
     fn interrupted_attempts<'a>(&'a self) -> PortFuture<'a, Vec<AttemptRecord>> {

@@ -529,17 +529,20 @@ async fn tenant_an_admission_counts_as_not_written_only_with_proof() {
     let folder = TempDir::new().unwrap();
     let (mut ledger, _) = open(folder.path()).await;
     let admission = mk_admission(1, "eu1", "sha256:t");
-    assert!(!ledger.nothing_written(&admission).await.unwrap(), "not recorded");
+    assert!(
+        !ledger.nothing_written(&admission, None).await.unwrap(),
+        "not recorded"
+    );
     ledger
         .record_admissions(std::slice::from_ref(&admission))
         .await
         .unwrap();
-    assert!(ledger.nothing_written(&admission).await.unwrap());
+    assert!(ledger.nothing_written(&admission, None).await.unwrap());
     let other_time = Admission {
         admitted_at: at(7),
         ..admission.clone()
     };
-    assert!(!ledger.nothing_written(&other_time).await.unwrap());
+    assert!(!ledger.nothing_written(&other_time, None).await.unwrap());
 
     let nothing = AttemptEnd {
         reason: NOTHING_WRITTEN.into(),
@@ -555,19 +558,35 @@ async fn tenant_an_admission_counts_as_not_written_only_with_proof() {
         .begin_attempt(&mk_attempt("shop/web-us1", 1))
         .await
         .unwrap();
-    assert!(ledger.nothing_written(&admission).await.unwrap(), "of others");
+    assert!(
+        ledger.nothing_written(&admission, None).await.unwrap(),
+        "of others"
+    );
     let id = ledger.begin_attempt(&attempt).await.unwrap();
-    assert!(!ledger.nothing_written(&admission).await.unwrap(), "in progress");
+    assert!(
+        !ledger.nothing_written(&admission, None).await.unwrap(),
+        "in progress"
+    );
     ledger.finish_attempt(id, &nothing).await.unwrap();
-    assert!(ledger.nothing_written(&admission).await.unwrap());
+    assert!(ledger.nothing_written(&admission, None).await.unwrap());
+
+    // Guards against an older ledger than the status of the Sync, which names an attempt that may have written.
+    let started = Some(attempt.started_at);
+    assert!(ledger.nothing_written(&admission, started).await.unwrap());
+    let later = Some(at(11));
+    assert_ne!(later, started);
+    assert!(!ledger.nothing_written(&admission, later).await.unwrap(), "older");
 
     // The process dies during an attempt.
     ledger.begin_attempt(&attempt).await.unwrap();
     ledger.close().await;
     ledger = open(folder.path()).await.0;
-    assert!(!ledger.nothing_written(&admission).await.unwrap(), "interrupted");
+    assert!(
+        !ledger.nothing_written(&admission, None).await.unwrap(),
+        "interrupted"
+    );
     ledger.close_interrupted(at(20)).await.unwrap();
-    assert!(!ledger.nothing_written(&admission).await.unwrap(), "closed");
+    assert!(!ledger.nothing_written(&admission, None).await.unwrap(), "closed");
     // Twenty attempts later nothing is known of that one.
     for number in 0..40 {
         let id = ledger
@@ -575,12 +594,15 @@ async fn tenant_an_admission_counts_as_not_written_only_with_proof() {
             .await
             .unwrap();
         ledger.finish_attempt(id, &nothing).await.unwrap();
-        assert!(!ledger.nothing_written(&admission).await.unwrap(), "{number}");
+        assert!(
+            !ledger.nothing_written(&admission, None).await.unwrap(),
+            "{number}"
+        );
     }
 
     let empty = TempDir::new().unwrap();
     let (lost, _) = open(empty.path()).await;
-    assert!(!lost.nothing_written(&admission).await.unwrap(), "lost");
+    assert!(!lost.nothing_written(&admission, None).await.unwrap(), "lost");
 }
 
 /// An admission that has ended, or another outcome, proves nothing.
@@ -608,7 +630,10 @@ async fn an_attempt_that_succeeded_or_failed_otherwise_may_have_written() {
             ..mk_end(outcome)
         };
         ledger.finish_attempt(id, &end).await.unwrap();
-        assert!(!ledger.nothing_written(&admission).await.unwrap(), "{reason}");
+        assert!(
+            !ledger.nothing_written(&admission, None).await.unwrap(),
+            "{reason}"
+        );
     }
     let folder = TempDir::new().unwrap();
     let (ledger, _) = open(folder.path()).await;
@@ -621,7 +646,7 @@ async fn an_attempt_that_succeeded_or_failed_otherwise_may_have_written() {
         .settle_admission(&admission.key, AdmissionOutcome::Left, "", at(2))
         .await
         .unwrap();
-    assert!(!ledger.nothing_written(&admission).await.unwrap(), "ended");
+    assert!(!ledger.nothing_written(&admission, None).await.unwrap(), "ended");
 }
 
 #[tokio::test]

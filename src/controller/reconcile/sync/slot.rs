@@ -34,7 +34,9 @@ pub(super) async fn returned(context: SyncContext<'_>, sync: &ValidSync<'_>) -> 
         return None;
     }
     let recorded = recorded(context, sync, admission)?;
-    match context.ledger.nothing_written(&recorded).await {
+    let is_attempted = observed.status.last_attempted_target == *target;
+    let attempted = observed.last_attempt().filter(|_| is_attempted);
+    match context.ledger.nothing_written(&recorded, attempted).await {
         Ok(true) => {
             tracing::info!(sync = %observed.key, cluster = observed.cluster_name(), "slot given back: nothing was written");
             let admission = admission.to_owned();
