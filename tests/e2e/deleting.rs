@@ -25,7 +25,7 @@ const MEMBERS: [&str; 3] = ["m1", "m2", "m3"];
 
 /// Creates a Sync without group for the folder `app` on a cluster, with additional fields, and waits until it is
 /// applied.
-async fn sync_on(scene: &Scene, name: &str, cluster: &str, fields: Value) -> Result<String> {
+pub(crate) async fn sync_on(scene: &Scene, name: &str, cluster: &str, fields: Value) -> Result<String> {
     let mut spec =
         json!({"clusterRef": {"name": cluster}, "sourceRef": {"name": scene.name}, "path": "./app"});
     if let (Some(spec), Value::Object(fields)) = (spec.as_object_mut(), fields) {

@@ -48,6 +48,7 @@ mod taken_out;
 mod tenants;
 mod undecided;
 mod unnoticed;
+mod unnoticed_ends;
 mod unnoticed_requests;
 mod used_approvals;
 mod versions;

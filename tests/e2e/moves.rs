@@ -242,14 +242,14 @@ fn waits_for_siblings(sync: &SyncResource) -> bool {
 }
 
 /// The other group selects the cluster, and what it will render there is not known yet: a label for its parameter is
-/// missing, or its Source does not exist. Counting it as a group that renders nothing deletes the objects and their
+/// missing, its Source does not exist, or its selector cannot be read. Counting it as a group that renders nothing deletes the objects and their
 /// data.
 #[test]
 fn a_cluster_that_moves_to_a_group_that_is_not_ready_keeps_its_objects() -> Result<()> {
     shared_scene("unready", async |scene| {
         let commit = scene.commit(&[("a", "one")])?;
         scene.follow_main().await?;
-        for (case, member) in [("label", "m1"), ("source", "m2")] {
+        for (case, member) in [("label", "m1"), ("source", "m2"), ("selector", "m3")] {
             let (from, to) = (
                 scene.own(&format!("from-{case}")),
                 scene.own(&format!("to-{case}")),
@@ -259,11 +259,20 @@ fn a_cluster_that_moves_to_a_group_that_is_not_ready_keeps_its_objects() -> Resu
             put_group(scene, &from, "./app", json!({})).await?;
             let mut entry = json!({"name": "app", "sourceRef": {"name": scene.name}, "path": "./app",
                 "retryInterval": "1s", "deletionPolicy": "Delete"});
+            let selector = |values: &[&str]| {
+                let expression = json!({"key": to, "operator": "In", "values": values});
+                json!({"clusterSelector": {"matchExpressions": [expression]}})
+            };
             match case {
                 "label" => entry["substitute"] = json!({"TIER": format!("$(cluster.labels.{tier})")}),
-                _ => entry["sourceRef"]["name"] = json!(later),
+                "source" => entry["sourceRef"]["name"] = json!(later),
+                _ => {}
             }
-            put_group(scene, &to, "./app", json!({"syncs": [entry]})).await?;
+            let mut more = json!({"syncs": [entry]});
+            if case == "selector" {
+                merge(&mut more, selector(&[]));
+            }
+            put_group(scene, &to, "./app", more).await?;
             rolled_out(scene, &from, &commit, 1).await?;
             let before = scene.map(member, "a").await?.context("a")?;
 
@@ -280,9 +289,13 @@ fn a_cluster_that_moves_to_a_group_that_is_not_ready_keeps_its_objects() -> Resu
 
             match case {
                 "label" => scene.label(member, &tier, Some("gold")).await?,
-                _ => {
+                "source" => {
                     let url = scene.repo.url();
                     fleet.put_source(&later, &url, json!({"branch": "main"})).await?;
+                }
+                _ => {
+                    let spec = json!({"spec": selector(&["yes"])});
+                    fleet.patch::<SyncGroup>(&to, spec).await?;
                 }
             }
             rolled_out(scene, &to, &commit, 1).await?;

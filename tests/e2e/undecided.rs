@@ -112,6 +112,37 @@ fn a_sync_of_a_cluster_that_left_keeps_its_objects_for_the_grace_whoever_deletes
     })
 }
 
+/// The policy is set, and the entry taken out, while the removal of a cluster that left is under way.
+#[test]
+fn a_cluster_that_left_keeps_its_objects_although_its_entry_leaves_too() -> Result<()> {
+    shared_scene("both-leave", async |scene| {
+        roll_out(scene, json!({})).await?;
+        let patch = json!({"spec": {"unselectedGrace": "0s"}});
+        scene.fleet().patch::<SyncGroup>(scene.name, patch).await?;
+        let before = scene.map("m1", "settings").await?.context("settings")?;
+        let delete = Match::method(Method::DELETE).path_ends_with(scene.own("settings"));
+        let stuck = scene
+            .proxy("m1")?
+            .on(delete, Fault::status(StatusCode::SERVICE_UNAVAILABLE));
+        scene.label("m1", scene.name, None).await?;
+        wait::until(Duration::from_secs(60), "the deletion fails", async || {
+            stuck.fired() > 0
+        })
+        .await?;
+        let other = json!({"name": "other", "sourceRef": {"name": scene.name}, "path": "./app"});
+        let patch = json!({"spec": {"whenUnselected": "Orphan", "syncs": [other]}});
+        scene.fleet().patch::<SyncGroup>(scene.name, patch).await?;
+        scene.proxy("m1")?.remove(&stuck);
+        until_gone::<SyncResource>(scene, &scene.sync_name("m1")).await?;
+        let after = scene.map("m1", "settings").await?.context("settings")?;
+        assert_eq!(
+            (after.uid(), after.meta().deletion_timestamp.clone()),
+            (before.uid(), None)
+        );
+        Ok(())
+    })
+}
+
 /// A person gave up a cluster that has returned since.
 #[test]
 fn an_abandoned_sync_leaves_its_objects_on_a_cluster_that_is_ready() -> Result<()> {

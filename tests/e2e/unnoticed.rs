@@ -47,7 +47,7 @@ impl SilentWatch {
 }
 
 /// Counts the reads of a path that are no watches.
-fn reads(scene: &Scene, path_end: &str) -> Result<usize> {
+pub(crate) fn reads(scene: &Scene, path_end: &str) -> Result<usize> {
     let requests = scene.proxy(MANAGEMENT)?.requests();
     let is_read = |request: &starling_testkit::RequestInfo| {
         request.method == Method::GET && request.path.ends_with(path_end) && !request.query.contains("watch=")
@@ -56,7 +56,7 @@ fn reads(scene: &Scene, path_end: &str) -> Result<usize> {
 }
 
 /// Waits until the controller has read a path once more than `before`.
-async fn until_read(scene: &Scene, path_end: &str, before: usize) -> Result<()> {
+pub(crate) async fn until_read(scene: &Scene, path_end: &str, before: usize) -> Result<()> {
     wait::until(TIMEOUT, format!("{path_end} is read"), async || {
         reads(scene, path_end).is_ok_and(|now| now > before)
     })

@@ -14,7 +14,7 @@ use crate::unnoticed::{SilentWatch, remove_the_entry_from_the_canary, tools_on};
 use crate::world::{Scene, all, config_map, exclusive_scene, sync_ready};
 
 /// The message of the condition Ready.
-fn message(sync: &SyncResource) -> String {
+pub(crate) fn message(sync: &SyncResource) -> String {
     let status = sync.status.clone().unwrap_or_default();
     let ready = status.conditions.into_iter().find(|one| one.type_ == "Ready");
     ready.map(|ready| ready.message).unwrap_or_default()

@@ -18,7 +18,7 @@ use crate::deletion_approvals::{approve, membership_held};
 use crate::operator_actions::say;
 use crate::world::{Scene, config_map, exclusive_scene, shared_scene, sync_ready};
 
-const CLUSTERS: [&str; 2] = ["m1", "m2"];
+pub(crate) const CLUSTERS: [&str; 2] = ["m1", "m2"];
 
 /// How a list is approved.
 #[derive(Clone, Copy, PartialEq)]
@@ -119,7 +119,7 @@ async fn until_held_or_gone(scene: &Scene, member: &str) -> Result<()> {
 }
 
 /// The message of the condition of the group.
-async fn message_of(scene: &Scene, type_: &str, part: &str) -> Result<String> {
+pub(crate) async fn message_of(scene: &Scene, type_: &str, part: &str) -> Result<String> {
     let found = |status: &SyncGroupStatus| {
         conditions::find(&status.conditions, type_).is_some_and(|held| held.message.contains(part))
     };
@@ -557,41 +557,47 @@ fn a_wrong_digest_is_told() -> Result<()> {
     })
 }
 
+/// Rolls out a release that adds the entry `tools` and fails on all clusters, and waits until the group has rolled back
+/// to the one before. Returns the message of the condition that holds the removal of the entry.
+pub(crate) async fn fail_with_an_added_entry(scene: &Scene) -> Result<String> {
+    let settings = config_map(&scene.own("settings"), "one");
+    let tool = config_map(&scene.own("tool"), "one");
+    let broken = format!(
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {}, namespace: default}}\ndata: {{\"not a key\": x}}\n",
+        scene.own("settings")
+    );
+    let files = [
+        ("app/settings.yaml", &*settings),
+        ("broken/settings.yaml", &broken),
+        ("tools/tool.yaml", &tool),
+    ];
+    let commit = scene.repo.commit(&files, "three folders")?;
+    scene.follow_main().await?;
+    scene.select(&CLUSTERS).await?;
+    let strategy = json!({"maxConcurrency": "100%", "maxFailures": 0, "onFailure": "Rollback"});
+    let spec = |syncs: Value| json!({"clusterSelector": scene.selector(), "syncs": syncs, "rolloutStrategy": strategy});
+    let of_group = spec(entries(scene, false));
+    scene.fleet().put_group(scene.name, of_group).await?;
+    scene.succeeded(&commit).await?;
+    let mut failing = entries(scene, true);
+    failing[0]["path"] = "./broken".into();
+    scene.fleet().put_group(scene.name, spec(failing)).await?;
+    let is_back = |status: &SyncGroupStatus| {
+        let rollout = status.rollout.as_ref();
+        rollout.is_some_and(|rollout| rollout.id == 3 && rollout.phase == RolloutPhase::Succeeded)
+    };
+    scene.status("rolled back", is_back).await?;
+    for member in CLUSTERS {
+        scene.until_value(member, "tool", Some("one")).await?;
+    }
+    message_of(scene, DELETION_HELD, "lacks entries that 2 clusters have").await
+}
+
 /// Guards against an automatic rollback that deletes what the failed release brought, without anybody who asked for it.
 #[test]
 fn an_automatic_rollback_keeps_the_entries_that_its_release_lacks() -> Result<()> {
     shared_scene("involuntary", async |scene| {
-        let settings = config_map(&scene.own("settings"), "one");
-        let tool = config_map(&scene.own("tool"), "one");
-        let broken = format!(
-            "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {}, namespace: default}}\ndata: {{\"not a key\": x}}\n",
-            scene.own("settings")
-        );
-        let files = [
-            ("app/settings.yaml", &*settings),
-            ("broken/settings.yaml", &broken),
-            ("tools/tool.yaml", &tool),
-        ];
-        let commit = scene.repo.commit(&files, "three folders")?;
-        scene.follow_main().await?;
-        scene.select(&CLUSTERS).await?;
-        let strategy = json!({"maxConcurrency": "100%", "maxFailures": 0, "onFailure": "Rollback"});
-        let spec = |syncs: Value| json!({"clusterSelector": scene.selector(), "syncs": syncs, "rolloutStrategy": strategy});
-        let of_group = spec(entries(scene, false));
-        scene.fleet().put_group(scene.name, of_group).await?;
-        scene.succeeded(&commit).await?;
-        let mut failing = entries(scene, true);
-        failing[0]["path"] = "./broken".into();
-        scene.fleet().put_group(scene.name, spec(failing)).await?;
-        let is_back = |status: &SyncGroupStatus| {
-            let rollout = status.rollout.as_ref();
-            rollout.is_some_and(|rollout| rollout.id == 3 && rollout.phase == RolloutPhase::Succeeded)
-        };
-        scene.status("rolled back", is_back).await?;
-        for member in CLUSTERS {
-            scene.until_value(member, "tool", Some("one")).await?;
-        }
-        let message = message_of(scene, DELETION_HELD, "lacks entries that 2 clusters have").await?;
+        let message = fail_with_an_added_entry(scene).await?;
         assert!(message.ends_with(": tools"), "{message}");
         let status = scene.status("there", |_| true).await?;
         assert!(status.rollout.is_some_and(|rollout| rollout.automatic));
@@ -620,7 +626,9 @@ fn an_automatic_rollback_keeps_the_entries_that_its_release_lacks() -> Result<()
             assert_eq!(scene.value(member, "settings").await?.as_deref(), Some("one"));
         }
         let released = |status: &SyncGroupStatus| {
-            is_back(status) && conditions::find(&status.conditions, DELETION_HELD).is_none()
+            let phase = status.rollout.as_ref().map(|rollout| rollout.phase);
+            phase == Some(RolloutPhase::Succeeded)
+                && conditions::find(&status.conditions, DELETION_HELD).is_none()
         };
         scene.status("nothing is held", released).await?;
         Ok(())
@@ -691,7 +699,7 @@ async fn namespaced(scene: &Scene, namespace: &str, name: &str) -> Result<Option
     Ok(maps.get_opt(&scene.own(name)).await?)
 }
 
-fn digest_in(message: &str) -> Result<String> {
+pub(crate) fn digest_in(message: &str) -> Result<String> {
     let mut words = message.split_whitespace().skip_while(|word| *word != "--digest");
     words.nth(1).map(str::to_owned).context("a digest")
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
-use kube_core::Selector;
+use kube_core::{Selector, SelectorExt as _};
 use starling_api::{Cluster, SyncTemplate};
 
 use crate::digest::hash64;
@@ -248,24 +248,48 @@ pub enum SelectorError {
 /// because kube reads `NotIn []` as "all", while Kubernetes rejects it.
 pub fn selector(selector: &LabelSelector) -> Result<Selector, SelectorError> {
     for requirement in selector.match_expressions.iter().flatten() {
-        let LabelSelectorRequirement {
-            key,
-            operator,
-            values,
-        } = requirement;
-        let has_values = values.as_ref().is_some_and(|values| !values.is_empty());
-        let (key, operator) = (key.clone(), operator.clone());
-        match operator.as_str() {
-            "In" | "NotIn" if has_values => {}
-            "Exists" | "DoesNotExist" if !has_values => {}
-            "In" | "NotIn" => return Err(SelectorError::MissingValues { key, operator }),
-            "Exists" | "DoesNotExist" => return Err(SelectorError::UnexpectedValues { key, operator }),
-            _ => return Err(SelectorError::UnknownOperator { key, operator }),
-        }
+        check(requirement)?;
     }
     Selector::try_from(selector.clone()).map_err(|error| SelectorError::Rejected {
         problem: error.to_string(),
     })
+}
+
+fn check(requirement: &LabelSelectorRequirement) -> Result<(), SelectorError> {
+    let LabelSelectorRequirement {
+        key,
+        operator,
+        values,
+    } = requirement;
+    let has_values = values.as_ref().is_some_and(|values| !values.is_empty());
+    let (key, operator) = (key.clone(), operator.clone());
+    match operator.as_str() {
+        "In" | "NotIn" if has_values => Ok(()),
+        "Exists" | "DoesNotExist" if !has_values => Ok(()),
+        "In" | "NotIn" => Err(SelectorError::MissingValues { key, operator }),
+        "Exists" | "DoesNotExist" => Err(SelectorError::UnexpectedValues { key, operator }),
+        _ => Err(SelectorError::UnknownOperator { key, operator }),
+    }
+}
+
+/// Reports whether a selector selects these labels. All its requirements have to apply, so one that is valid and does
+/// not apply decides, whatever the invalid ones mean.
+///
+/// # Errors
+/// [`SelectorError`]: it is not known, because only what is invalid could exclude the labels.
+pub fn selects(selector: &LabelSelector, labels: &BTreeMap<String, String>) -> Result<bool, SelectorError> {
+    let error = match self::selector(selector) {
+        Ok(selector) => return Ok(selector.matches(labels)),
+        Err(error) => error,
+    };
+    let mut valid = selector.clone();
+    if let Some(requirements) = &mut valid.match_expressions {
+        requirements.retain(|requirement| check(requirement).is_ok());
+    }
+    match Selector::try_from(valid) {
+        Ok(valid) if !valid.matches(labels) => Ok(false),
+        _ => Err(error),
+    }
 }
 
 /// The longest name of a Kubernetes object (RFC 1123 subdomain).
@@ -287,7 +311,6 @@ pub fn sync_name(group: &str, entry: &str, cluster: &str, taken: impl Fn(&str) -
 
 #[cfg(test)]
 mod tests {
-    use kube_core::SelectorExt;
 
     use super::*;
 
@@ -425,6 +448,21 @@ mod tests {
         ] {
             assert!(parse(&bad).is_err(), "{bad}");
         }
+    }
+
+    /// A typing error in one group must not delete what a cluster has, nor stop what it cannot concern.
+    #[test]
+    fn an_invalid_selector_selects_nothing_that_its_valid_requirements_exclude() {
+        let labels = cluster().labels;
+        let is_selected = |region: &str, operator: &str| {
+            let json = serde_json::json!({"matchLabels": {"region": region},
+                "matchExpressions": [{"key": "tier", "operator": operator, "values": ["edge"]}]});
+            selects(&serde_json::from_value(json).unwrap(), &labels)
+        };
+        assert_eq!(is_selected("eu", "NotIn"), Ok(true));
+        assert_eq!(is_selected("eu", "In"), Ok(false));
+        assert!(is_selected("eu", "in").is_err());
+        assert_eq!(is_selected("us", "in"), Ok(false));
     }
 
     #[test]

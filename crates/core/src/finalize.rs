@@ -47,10 +47,14 @@ pub enum ParentDeletion {
 pub enum Target {
     /// The member is reachable.
     Ready,
+    /// The Cluster has connected to another member since the Sync was applied: nobody decided that it loses objects.
+    Other,
     /// The Cluster exists, and the member is not reachable, for this reason.
     Unavailable(String),
     /// The Cluster does not exist, by a current response of the management cluster.
     Gone,
+    /// The management cluster did not respond whether the Cluster exists, for this reason.
+    Unknown(String),
 }
 
 /// The next step of a Sync that is being deleted.
@@ -80,6 +84,8 @@ pub enum Orphaned {
     Wanted,
     /// The Cluster is gone.
     ClusterGone,
+    /// The Cluster is another member now.
+    OtherCluster,
     /// A person decided that the objects stay.
     Abandoned,
 }
@@ -91,6 +97,8 @@ pub enum Waiting {
     NotCounted(String),
     /// The management cluster has to respond whether a parent is being deleted.
     ParentUnknown(String),
+    /// The management cluster has to respond whether the Cluster exists.
+    ClusterUnknown(String),
     /// The group has to be resumed, for this reason.
     Group(String),
     /// Which objects other Syncs take over has to be known, for this reason.
@@ -133,6 +141,8 @@ pub fn finalize(input: &FinalizeInput<'_>) -> Finalize {
     }
     match &input.cluster {
         Target::Gone => Finalize::Orphan(Orphaned::ClusterGone),
+        Target::Other => Finalize::Orphan(Orphaned::OtherCluster),
+        Target::Unknown(why) => Finalize::Wait(Waiting::ClusterUnknown(why.clone())),
         // The cluster comes first: an unreachable cluster also keeps the dependents, and a user can act on it.
         Target::Unavailable(why) => Finalize::Wait(Waiting::Cluster(why.clone())),
         Target::Ready if !input.dependents.is_empty() => {
@@ -268,6 +278,21 @@ mod tests {
             i.policy = DeletionPolicy::Orphan;
         });
         assert_eq!(orphaned, Finalize::Orphan(Orphaned::Policy));
+    }
+
+    #[test]
+    fn a_cluster_that_is_another_one_or_unknown_loses_nothing() {
+        assert_eq!(
+            decide(|i| i.cluster = Target::Other),
+            Finalize::Orphan(Orphaned::OtherCluster)
+        );
+        let unknown = || Target::Unknown("no answer".into());
+        assert_eq!(
+            decide(|i| i.cluster = unknown()),
+            Finalize::Wait(Waiting::ClusterUnknown("no answer".into()))
+        );
+        let given_up = decide(|i| (i.cluster, i.abandoned) = (unknown(), true));
+        assert_eq!(given_up, Finalize::Orphan(Orphaned::Abandoned));
     }
 
     #[test]

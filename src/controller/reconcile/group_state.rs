@@ -3,10 +3,9 @@
 use jiff::Timestamp;
 use kube::ResourceExt;
 use kube::api::ListParams;
-use kube::core::SelectorExt as _;
 use starling_api::{ABANDON, ADMITTED_AT, Cluster, ROLLOUT, RolloutAction, SyncGroup, SyncResource};
 use starling_core::clock_jumps::ClockJumps;
-use starling_core::expand;
+use starling_core::expand::{self, SelectorError};
 use starling_core::identity;
 use starling_core::ids::RolloutNumber;
 use starling_core::plan::{OperatorInput, ReadStrategy};
@@ -165,13 +164,16 @@ pub(super) fn has_entry(group: &SyncGroup, entry: &str) -> bool {
     }
 }
 
-/// Reports whether a group wants the Sync of an entry on a cluster.
-pub(super) fn wants(group: &SyncGroup, entry: &str, cluster: &Cluster) -> bool {
-    let is_deleted =
-        group.metadata.deletion_timestamp.is_some() || cluster.metadata.deletion_timestamp.is_some();
-    let selector = expand::selector(&group.spec.cluster_selector);
-    let selects = selector.is_ok_and(|selector| selector.matches(cluster.labels()));
-    !is_deleted && has_entry(group, entry) && selects
+/// Reports whether a group selects a cluster. One that is being deleted selects none, and none selects a Cluster that is
+/// being deleted.
+///
+/// # Errors
+/// [`SelectorError`]: it is not known, because the selector is invalid. Nothing may be taken away because of that.
+pub(super) fn selects(group: &SyncGroup, cluster: &Cluster) -> Result<bool, SelectorError> {
+    if group.metadata.deletion_timestamp.is_some() || cluster.metadata.deletion_timestamp.is_some() {
+        return Ok(false);
+    }
+    expand::selects(&group.spec.cluster_selector, cluster.labels())
 }
 
 #[cfg(test)]
@@ -218,9 +220,33 @@ mod tests {
             ("Back", &["tool"], "tool", &selected, true),
             ("Back", &["tool"], "tool", &other, false),
         ] {
-            let wanted = wants(&group(direction, rolled), entry, cluster);
+            let group = group(direction, rolled);
+            let wanted = has_entry(&group, entry) && selects(&group, cluster).unwrap();
             assert_eq!(wanted, expected, "{direction} {rolled:?} {entry}");
         }
+    }
+
+    /// Guards against a cluster that loses objects because of a typing error.
+    #[test]
+    fn it_is_not_known_what_an_invalid_selector_selects() {
+        let group = |selector: serde_json::Value, more: serde_json::Value| -> SyncGroup {
+            let mut group = json!({
+                "apiVersion": "starling.dev/v1alpha1", "kind": "SyncGroup", "metadata": {"name": "web"},
+                "spec": {"clusterSelector": selector, "syncs": []},
+            });
+            group["metadata"]["deletionTimestamp"] = more;
+            serde_json::from_value(group).unwrap()
+        };
+        let cluster: Cluster = serde_json::from_value(json!({
+            "apiVersion": "starling.dev/v1alpha1", "kind": "Cluster", "metadata": {"name": "m1"},
+            "spec": {"kubeConfig": {"secretRef": {"name": "m1"}}},
+        }))
+        .unwrap();
+        let invalid = json!({"matchExpressions": [{"key": "tier", "operator": "In"}]});
+        assert!(selects(&group(invalid.clone(), json!(null)), &cluster).is_err());
+        assert!(selects(&group(json!({}), json!(null)), &cluster).unwrap());
+        let deleted_at = json!("2026-11-02T00:00:00Z");
+        assert!(!selects(&group(invalid, deleted_at), &cluster).unwrap());
     }
 
     /// Guards against a prune of an attempt that comes long after its admission.

@@ -35,6 +35,7 @@ pub use effect::{
     StatusWrite,
 };
 pub use observe::{Facts, Known, Loaded, Need, Observations, Offer, PassFacts, Rolling};
+pub use pass::removal_digest;
 pub use restart::ended;
 pub use snapshot::ReleaseSnapshot;
 pub use status::{blocked_status, has_succeeded};

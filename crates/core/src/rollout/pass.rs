@@ -190,7 +190,8 @@ impl Pass<'_, '_> {
 /// Returns the digest that approves the removal of the entries that an automatic rollback lacks: of this rollout of
 /// this group. Its number may be used again after the management cluster was set back; no two rollouts start at one
 /// time.
-pub(super) fn removal_digest(group: &str, rollout: &RolloutStatus) -> String {
+#[must_use]
+pub fn removal_digest(group: &str, rollout: &RolloutStatus) -> String {
     digest::of(&(
         "removals",
         group,

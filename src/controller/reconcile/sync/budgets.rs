@@ -50,7 +50,7 @@ impl BudgetsOf<'_> {
     async fn may_delete(&self) -> Result<(), DeletionRefusal> {
         let turn = self.turn;
         if self.target == ENDING && !turn.is_later {
-            // The state of the group was read in this pass.
+            // The end itself has read the state of the group just now.
             return Ok(());
         }
         if self.target != ENDING {
@@ -186,6 +186,10 @@ impl Budgets for BudgetsOf<'_> {
             self.context.budgets.count(context(self.context), deletions).await
         }
         .boxed()
+    }
+
+    fn may_give_up(&self) -> BoxFuture<'_, Result<(), DeletionRefusal>> {
+        self.may_delete().boxed()
     }
 }
 

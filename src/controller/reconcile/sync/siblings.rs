@@ -25,10 +25,9 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use kube::ResourceExt;
 use kube::api::ListParams;
-use kube::core::SelectorExt as _;
 use starling_api::{Cluster, GroupRef, RELEASE, SyncEntry, SyncGroup, SyncResource, SyncSpec};
 use starling_core::apply::SiblingObjects;
-use starling_core::expand::{self, ClusterFacts, ParameterError};
+use starling_core::expand::{self, ClusterFacts, ParameterError, SelectorError};
 use starling_core::identity;
 use starling_core::ignore::IgnoreRules;
 use starling_core::object::ObjectId;
@@ -37,6 +36,7 @@ use starling_core::rollout::ReleaseSnapshot;
 use starling_core::scope::aliases;
 use starling_core::target::{self, Owner};
 
+use super::super::group_state;
 use super::observe::{SyncSnapshot, is_unselected};
 use super::owners;
 use super::render::{Render, SyncRenderError, render};
@@ -106,6 +106,13 @@ pub(super) enum SiblingError {
     NoRevision {
         sibling: SiblingName,
         source_name: String,
+    },
+    /// The selector of another group is invalid.
+    #[error("SyncGroup {group} may select the cluster: its clusterSelector is invalid")]
+    Selector {
+        group: String,
+        #[source]
+        source: SelectorError,
     },
     /// The management cluster does not tell which other groups there are.
     #[error("cannot read the SyncGroups and their releases")]
@@ -360,10 +367,21 @@ impl SiblingsOf<'_> {
         let own = self.observed.group_key();
         let others = groups
             .into_iter()
-            .filter(|group| own.as_ref() != Some(&ObjectKey::of(*group)) && selects(group, cluster));
-        let entries = others.flat_map(|group| group.spec.syncs.iter().map(move |entry| (group, entry)));
-        entries
-            .map(|(group, entry)| self.of_other_entry(group, entry, cluster))
+            .filter(|group| own.as_ref() != Some(&ObjectKey::of(*group)));
+        others
+            .flat_map(|group| match group_state::selects(group, cluster) {
+                Ok(false) => Vec::new(),
+                Ok(true) => {
+                    let entries = group.spec.syncs.iter();
+                    entries
+                        .map(|entry| self.of_other_entry(group, entry, cluster))
+                        .collect()
+                }
+                Err(source) => vec![Err(SiblingError::Selector {
+                    group: group.name_any(),
+                    source,
+                })],
+            })
             .collect()
     }
 
@@ -548,12 +566,4 @@ impl SiblingsOf<'_> {
         let objects = rendered.set.objects.iter();
         Ok(objects.flat_map(|object| aliases(&object.key)).collect())
     }
-}
-
-/// Reports whether a group will roll out to a cluster.
-fn selects(group: &SyncGroup, cluster: &Cluster) -> bool {
-    let selector = expand::selector(&group.spec.cluster_selector);
-    group.metadata.deletion_timestamp.is_none()
-        && cluster.metadata.deletion_timestamp.is_none()
-        && selector.is_ok_and(|selector| selector.matches(cluster.labels()))
 }

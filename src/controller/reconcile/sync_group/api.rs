@@ -7,13 +7,11 @@ use std::time::Duration;
 use futures::StreamExt;
 use jiff::Timestamp;
 use kube::ResourceExt;
-use kube::core::SelectorExt;
 use starling_api::{Cluster, DeletionPolicy, SyncGroup, SyncGroupStatus, SyncResource};
-use starling_core::expand;
 use starling_core::ids::{ReleaseDigest, RolloutNumber, SyncName};
 use starling_core::plan::LeavingCause;
 use starling_core::rollout::{
-    Admission, AdmissionRef, Decided, OpenGate, ReleaseSnapshot, Removal, StatusWrite,
+    Admission, AdmissionRef, Decided, OpenGate, ReleaseSnapshot, Removal, StatusWrite, removal_digest,
 };
 
 use super::super::group_state;
@@ -23,6 +21,7 @@ use crate::controller::context::GroupContext;
 use crate::controller::event_handlers::ChangedBy;
 use crate::controller::hub::HubError;
 use crate::controller::interpreter::GroupApi;
+use crate::controller::live_approvals;
 use crate::controller::object_key::ObjectKey;
 use crate::controller::waits;
 
@@ -37,6 +36,28 @@ pub(super) struct HubOf<'a> {
     pub(super) decided: Option<&'a Decided>,
     /// The time of the pass.
     pub(super) now: Timestamp,
+}
+
+impl HubOf<'_> {
+    /// Reports whether what an automatic rollback removes is still approved. Its approvals are read from the management
+    /// cluster: a person may have taken them back.
+    async fn confirm_approval(&self) -> Result<bool, HubError> {
+        let rollout = self.decided.map(|decided| &decided.rolling.rollout);
+        let Some(rollout) = rollout.filter(|rollout| rollout.automatic) else {
+            return Ok(true);
+        };
+        let digest = removal_digest(&self.group.id, rollout);
+        let mut approvals = self.group.deletion_approvals().used_after(&digest, self.now);
+        approvals.retain(|approval| approval.digest == digest);
+        let of = live_approvals::Subject {
+            group: Some(self.group.key.clone()),
+            sync: None,
+        };
+        Ok(
+            !approvals.is_empty()
+                && live_approvals::are_there(self.context.hub, &of, &[], &approvals).await?,
+        )
+    }
 }
 
 impl GroupApi for HubOf<'_> {
@@ -118,16 +139,13 @@ impl GroupApi for HubOf<'_> {
             return Ok(false);
         }
         if removal.cause == LeavingCause::EntryRemoved {
-            return Ok(true);
+            return self.confirm_approval().await;
         }
         let key = ObjectKey::new(&self.group.key.namespace, &removal.cluster);
         let Some(cluster) = hub.find::<Cluster>(&key).await? else {
             return Ok(true);
         };
-        let is_deleted = cluster.metadata.deletion_timestamp.is_some();
-        let selects = expand::selector(&group.spec.cluster_selector)
-            .is_ok_and(|selector| selector.matches(cluster.labels()));
-        Ok(is_deleted || !selects)
+        Ok(group_state::selects(&group, &cluster).is_ok_and(|selects| !selects))
     }
 
     async fn count_removals(&mut self, removals: &[Removal]) -> Result<(), HubError> {

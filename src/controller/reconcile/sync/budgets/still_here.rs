@@ -32,6 +32,10 @@ pub(super) async fn prunes(context: SyncContext<'_>, observed: &SyncSnapshot) ->
         return stopped("the Sync is suspended");
     }
     is_not_undeleted(Some(&*observed.object), &sync)?;
+    // Such as its `prune` or its `pruneGrace`.
+    if sync.metadata.generation != observed.object.metadata.generation {
+        return stopped("the Sync was changed, and the watch has not delivered that yet");
+    }
     let cluster = context.hub.find::<Cluster>(&observed.cluster_key()).await;
     match cluster.map_err(|error| unread(&error))? {
         Some(cluster) if cluster.metadata.deletion_timestamp.is_some() => {

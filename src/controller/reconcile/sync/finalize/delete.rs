@@ -21,6 +21,7 @@ use super::super::report as sync_report;
 use super::super::resolve::resolve;
 use super::super::siblings::SiblingsOf;
 use super::super::used_approvals;
+use super::last_look::LastLook;
 use super::release::{release, release_to_copy};
 use super::report::{self, LastPass, UnfinishedDeletion};
 use crate::controller::context::{Next, SyncContext};
@@ -144,11 +145,13 @@ async fn pass(
         siblings,
         owners,
         confirm: context.budgets.confirmed_kinds(),
-        budgets: &BudgetsOf {
-            context,
-            observed,
-            target: ENDING,
-            turn,
+        budgets: &LastLook {
+            budgets: BudgetsOf {
+                context,
+                observed,
+                target: ENDING,
+                turn,
+            },
         },
         approval: ApprovedDeletions {
             subject: used_approvals::subject(observed, cause, used_approvals::last_target(observed)),

@@ -6,11 +6,13 @@
 //! deletion needs the owner label of the objects, and no build.
 
 mod delete;
+mod last_look;
 mod observe;
 mod release;
 mod report;
 
 use starling_api::DeletionPolicy;
+use starling_core::deletion_subject::DeletionCause;
 use starling_core::finalize::{Finalize, FinalizeInput, ParentDeletion, Waiting, finalize as decide};
 
 use super::super::ReconcileError;
@@ -78,6 +80,37 @@ pub(super) async fn finalize(
         }
     };
     let observed = &observed.clone().with_object(current);
+    let decided = decide_now(context, observed).await;
+    let turn = DeletionTurn::begin(context, observed, decided.is_late);
+    match decided.decision {
+        Finalize::Orphan(why) => release::orphan(context, observed, &why).await,
+        Finalize::Wait(waiting) => {
+            report::waiting(context, observed, &waiting).await?;
+            Ok(match waiting {
+                // A resumed group enqueues the Sync. The retry is for a watch that delivers nothing.
+                Waiting::Group(_) | Waiting::Siblings(_) => Next::Retry(observed.retry_interval()),
+                Waiting::ParentUnknown(_) | Waiting::ClusterUnknown(_) | Waiting::NotCounted(_) => {
+                    Next::Retry(waits::PARENT_RETRY)
+                }
+                // A change of the dependents or the Cluster enqueues the Sync.
+                Waiting::Dependents(_) | Waiting::Cluster(_) => Next::OnEvent,
+            })
+        }
+        Finalize::Delete => delete::delete(context, observed, decided.cause, &turn).await,
+    }
+}
+
+/// What is decided about a Sync that is being deleted.
+struct Decided {
+    decision: Finalize,
+    /// Why the objects are deleted, which approvals are of.
+    cause: DeletionCause,
+    /// Whether the removal gave its slot back.
+    is_late: bool,
+}
+
+/// Decides by what the management cluster has now. `observed` has the Sync as it is there.
+async fn decide_now(context: SyncContext<'_>, observed: &SyncSnapshot) -> Decided {
     let policy = observe::policy(context, observed).await;
     let parent = match policy.parent {
         ParentDeletion::None => parent_deletion(context.hub, &observed.key).await,
@@ -95,20 +128,10 @@ pub(super) async fn finalize(
         abandoned: is_abandoned(observed),
         dependents: &waiting,
     });
-    let turn = DeletionTurn::begin(context, observed, policy.is_late);
-    match decision {
-        Finalize::Orphan(why) => release::orphan(context, observed, &why).await,
-        Finalize::Wait(waiting) => {
-            report::waiting(context, observed, &waiting).await?;
-            Ok(match waiting {
-                // A resumed group enqueues the Sync. The retry is for a watch that delivers nothing.
-                Waiting::Group(_) | Waiting::Siblings(_) => Next::Retry(observed.retry_interval()),
-                Waiting::ParentUnknown(_) | Waiting::NotCounted(_) => Next::Retry(waits::PARENT_RETRY),
-                // A change of the dependents or the Cluster enqueues the Sync.
-                Waiting::Dependents(_) | Waiting::Cluster(_) => Next::OnEvent,
-            })
-        }
-        Finalize::Delete => delete::delete(context, observed, policy.cause, &turn).await,
+    Decided {
+        decision,
+        cause: policy.cause,
+        is_late: policy.is_late,
     }
 }
 

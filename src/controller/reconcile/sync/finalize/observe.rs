@@ -86,26 +86,38 @@ pub(super) async fn policy(context: SyncContext<'_>, observed: &SyncSnapshot) ->
     };
     let undecided = (!removal::is_decided(&observed.object)).then(undecided);
     if group.metadata.deletion_timestamp.is_some() {
-        policy.policy = group.spec.deletion_policy;
+        // The plan leaves the objects of some Syncs, whatever the policy of the group.
+        if !removal::is_decided(&observed.object) || policy.policy == DeletionPolicy::Delete {
+            policy.policy = group.spec.deletion_policy;
+        }
         policy.cause = DeletionCause::GroupDeleted;
         policy.stopped = policy.stopped.or(undecided);
         return policy;
     }
     match unwanted(context, observed, &group).await {
         Ok(Some(cause)) => {
-            // It may have been set while the removal was under way.
-            if cause == DeletionCause::ClusterUnselected
-                && group.spec.when_unselected == DeletionPolicy::Orphan
-            {
+            if keeps_objects(&group, observed, cause) {
                 policy.policy = DeletionPolicy::Orphan;
             }
             policy.cause = cause;
             policy.stopped = policy.stopped.or(undecided);
         }
         Ok(None) => policy.wanted = true,
-        Err(error) => policy.parent = ParentDeletion::Unknown(crate::chain(&error)),
+        Err(why) => policy.parent = ParentDeletion::Unknown(why),
     }
     policy
+}
+
+/// Reports whether the group says by now that the objects stay: that may have been set while the removal was under way.
+fn keeps_objects(group: &SyncGroup, observed: &SyncSnapshot, cause: DeletionCause) -> bool {
+    let entry = observed.object.spec.group_ref.as_ref().map(|of| &of.entry);
+    let status = group.status.as_ref();
+    let kept = status.map_or(&[][..], |status| &*status.kept_entries);
+    match cause {
+        DeletionCause::ClusterUnselected => group.spec.when_unselected == DeletionPolicy::Orphan,
+        DeletionCause::EntryRemoved => entry.is_some_and(|entry| kept.contains(entry)),
+        _ => false,
+    }
 }
 
 /// Reports whether the removal of a Sync gave its slot back.
@@ -116,21 +128,29 @@ fn is_late(context: SyncContext<'_>, observed: &SyncSnapshot, group: &SyncGroup)
     since.is_some_and(|since| group_state::is_removal_over(group, since, (now, &jumps)))
 }
 
-/// Returns why a group does not want a Sync, by the labels that its Cluster has now; `None`: it does.
+/// Returns why a group does not want a Sync, by the labels that its Cluster has now; `None`: it does. A cluster that is
+/// not selected has left with all its entries, also those that the group no longer has: so does the plan see it.
+///
+/// # Errors
+/// The reason why it is not known.
 async fn unwanted(
     context: SyncContext<'_>,
     observed: &SyncSnapshot,
     group: &SyncGroup,
-) -> Result<Option<DeletionCause>, HubError> {
+) -> Result<Option<DeletionCause>, String> {
     let Some(of) = &observed.object.spec.group_ref else {
         return Ok(Some(DeletionCause::SyncDeleted));
     };
-    if !group_state::has_entry(group, &of.entry) {
-        return Ok(Some(DeletionCause::EntryRemoved));
-    }
-    let cluster = context.hub.find::<Cluster>(&observed.cluster_key()).await?;
-    let wants = cluster.is_some_and(|cluster| group_state::wants(group, &of.entry, &cluster));
-    Ok((!wants).then_some(DeletionCause::ClusterUnselected))
+    let cluster = context.hub.find::<Cluster>(&observed.cluster_key()).await;
+    let selects = match cluster.map_err(|error| crate::chain(&error))? {
+        Some(cluster) => group_state::selects(group, &cluster).map_err(|error| error.to_string())?,
+        None => false,
+    };
+    Ok(match (selects, group_state::has_entry(group, &of.entry)) {
+        (false, _) => Some(DeletionCause::ClusterUnselected),
+        (true, false) => Some(DeletionCause::EntryRemoved),
+        (true, true) => None,
+    })
 }
 
 /// Returns the Sync as the management cluster has it: a person may have suspended or abandoned it, or changed its
@@ -158,9 +178,10 @@ pub(super) async fn target(context: SyncContext<'_>, observed: &SyncSnapshot) ->
             return Target::Unavailable("the Cluster is suspended".into());
         }
         Ok(Some(_)) => {}
-        Err(error) => return Target::Unavailable(crate::chain(&error)),
+        Err(error) => return Target::Unknown(crate::chain(&error)),
     }
     match observed.cluster_state().map(|state| state.reach) {
+        Some(Reach::Ready) if is_another_member(observed) => Target::Other,
         Some(Reach::Ready) => Target::Ready,
         Some(Reach::Unprobed) => Target::Unavailable("not probed yet".into()),
         Some(Reach::Suspended) => Target::Unavailable("the Cluster is suspended".into()),
@@ -173,6 +194,12 @@ pub(super) async fn target(context: SyncContext<'_>, observed: &SyncSnapshot) ->
         // The cache may lack the Cluster because of an incomplete list.
         None => Target::Unavailable("the Cluster is not in the cache yet".into()),
     }
+}
+
+/// Reports whether the Cluster connects to another member than the one that the Sync was applied to last.
+fn is_another_member(observed: &SyncSnapshot) -> bool {
+    let applied_to = observed.status.last_applied_cluster_id.as_str();
+    !applied_to.is_empty() && applied_to != observed.cluster_id.as_str()
 }
 
 /// Returns the names of the Syncs that have to be deleted first.

@@ -36,6 +36,9 @@ pub(super) async fn orphan(
         Orphaned::GroupLost => "the SyncGroup was deleted without deleting this Sync".into(),
         Orphaned::Wanted => "its SyncGroup has the entry and selects the cluster".into(),
         Orphaned::ClusterGone => "the Cluster was deleted".into(),
+        Orphaned::OtherCluster => {
+            "the Cluster connects to another cluster than the one they were applied to".into()
+        }
         Orphaned::Abandoned => format!("abandoned ({ABANDON})"),
     };
     let cluster = observed.cluster_name();

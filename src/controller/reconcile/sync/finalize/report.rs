@@ -70,6 +70,11 @@ pub(super) async fn waiting(
             "AwaitingManagementCluster",
             format!("cannot determine whether the namespace is being deleted: {why}"),
         ),
+        Waiting::ClusterUnknown(why) => (
+            ConditionStatus::False,
+            "AwaitingManagementCluster",
+            format!("cannot determine whether the Cluster exists: {why}"),
+        ),
         Waiting::NotCounted(why) => (
             ConditionStatus::False,
             "AwaitingManagementCluster",
