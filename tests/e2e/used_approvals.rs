@@ -14,6 +14,7 @@ use starling_api::{
 use starling_testkit::fleet::TIMEOUT;
 use starling_testkit::{Fault, Match, wait};
 
+use crate::deleting::until_event;
 use crate::deletion_approvals::{approve, membership_held};
 use crate::operator_actions::say;
 use crate::world::{Scene, config_map, exclusive_scene, shared_scene, sync_ready};
@@ -554,6 +555,45 @@ fn a_wrong_digest_is_told() -> Result<()> {
         assert_eq!(scene.value("m1", "o11").await?.as_deref(), Some("one"));
         By::Object.approve(scene, &digest).await?;
         until_done(scene).await
+    })
+}
+
+/// Guards against a mistaken digest that nobody is told of, because nothing is held at this time.
+#[test]
+fn an_approval_of_nothing_is_told() -> Result<()> {
+    shared_scene("unasked", async |scene| {
+        let commit = scene.commit(&[("a", "one")])?;
+        scene.follow_main().await?;
+        scene.select(&["m1"]).await?;
+        scene.group(json!({}), json!({})).await?;
+        scene.succeeded(&commit).await?;
+        let wrong = |digit: &str| format!("sha256:{}", digit.repeat(64));
+        By::Object.approve(scene, &wrong("1")).await?;
+        let note = until_event(scene, scene.name, "NothingToApprove").await?;
+        let part = format!(
+            "approves {}, and no deletions with this digest are held",
+            wrong("1")
+        );
+        assert!(
+            note.starts_with("DeletionApproval ") && note.contains(&part),
+            "{note}"
+        );
+
+        let sync = scene.sync_name("m1");
+        let digest = wrong("2");
+        let command = [
+            "approve-deletions",
+            "sync",
+            &sync,
+            "--digest",
+            &digest,
+            "--reason",
+            "mistyped",
+        ];
+        say(scene, &command).await?;
+        let note = until_event(scene, &sync, "NothingToApprove").await?;
+        assert!(note.contains(&format!("approves {digest}")), "{note}");
+        Ok(())
     })
 }
 

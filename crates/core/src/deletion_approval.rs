@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use kube_core::ResourceExt;
 use starling_api::{APPROVE_DELETIONS, DeletionApproval, FIRST_CREATED_AT, UsedApproval};
 
@@ -16,6 +16,8 @@ use crate::rollout::operator;
 
 /// The number of approvals that a message names. The others are counted.
 const NAMED: usize = 3;
+/// How long an approval that approves nothing is told.
+const NEW: SignedDuration = SignedDuration::from_hours(1);
 /// The target of deletions without a replacement: the Sync is deleted.
 pub const ENDING: &str = "deletion";
 
@@ -238,13 +240,21 @@ impl Approvals {
             .known
             .iter()
             .filter_map(|approval| self.remark(approval, held));
-        let void: Vec<String> = void.collect();
-        let more = match void.len().saturating_sub(NAMED) {
-            0 => String::new(),
-            more => format!("; {more} more approve nothing"),
+        bounded_list(&void.collect::<Vec<String>>(), "more approve nothing")
+    }
+
+    /// Returns what the valid approvals are of, in sentences for people, where no list is held: a person may have mistaken
+    /// a digest, or have approved too early. Without DeletionApprovals that are older than an hour, whose lists may be
+    /// long gone; empty if there are none.
+    #[must_use]
+    pub fn unmatched(&self, now: Timestamp) -> String {
+        let is_new = |approval: &&Approval| {
+            let age = approval.created.map(|created| now.duration_since(created));
+            age.is_none_or(|age| age <= NEW) && self.is_valid(approval)
         };
-        let named: Vec<String> = void.into_iter().take(NAMED).collect();
-        format!("{}{more}", named.join("; "))
+        let of = |approval: &Approval| format!("{} approves {}", approval.subject(), approval.digest);
+        let named: Vec<String> = self.known.iter().filter(is_new).map(of).collect();
+        bounded_list(&named, "more approve others")
     }
 
     fn remark(&self, approval: &Approval, held: &BTreeSet<&str>) -> Option<String> {
@@ -282,6 +292,16 @@ impl Approvals {
             |used: &&UsedApproval| used.name == OLDER || self.known.iter().any(|approval| approval.is(used));
         self.used.iter().filter(is_known)
     }
+}
+
+/// Joins the first sentences of a list, and counts the others.
+fn bounded_list(sentences: &[String], others: &str) -> String {
+    let named = &sentences[..sentences.len().min(NAMED)];
+    let more = match sentences.len() - named.len() {
+        0 => String::new(),
+        more => format!("; {more} {others}"),
+    };
+    format!("{}{more}", named.join("; "))
 }
 
 /// Reports whether a record is of all DeletionApprovals that were created by then.
@@ -517,5 +537,23 @@ mod tests {
         assert!(remarks.starts_with("annotation starling.dev/approve-deletions approves d1"));
         let about = with(&many, &[]).about("d3").remarks(&["d3"].into());
         assert_eq!(about, "", "the others may be of other Syncs");
+    }
+
+    /// Guards against a mistaken digest that nobody is told of, because nothing is held at this time.
+    #[test]
+    fn an_approval_of_nothing_is_reported_while_it_is_new() {
+        let known = [object("early", "d1", t(5)), object("spent", "d2", t(5))];
+        let used = with(&known, &[]).used_after("d2", t(9));
+        let approvals = with(&known, &used);
+        assert_eq!(approvals.unmatched(t(10)), "DeletionApproval early approves d1");
+        assert_eq!(
+            approvals.unmatched(t(5 + 3600)),
+            "DeletionApproval early approves d1"
+        );
+        assert_eq!(approvals.unmatched(t(6 + 3600)), "");
+        assert_eq!(approvals.without(|one| one.digest == "d1").unmatched(t(10)), "");
+        let many: Vec<Approval> = annotation("d1 d2 d3 d4");
+        let text = with(&many, &[]).unmatched(t(9_999_999));
+        assert!(text.ends_with("approves d3; 1 more approve others"), "{text}");
     }
 }

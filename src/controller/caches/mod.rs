@@ -194,6 +194,8 @@ pub struct SyncCaches {
     pub returned_admissions: Keyed<String>,
     /// When approvals that could not be marked are marked again.
     pub mark_retries: Times,
+    /// What an event told of approvals of nothing.
+    pub told_approvals: Keyed<String>,
 }
 
 /// Caches for each SyncGroup.
@@ -229,6 +231,8 @@ pub struct GroupCaches {
     pub mark_retries: Times,
     /// The clusters in flight of each group.
     pub in_flight: ClustersInFlight,
+    /// What an event told of approvals of nothing.
+    pub told_approvals: Keyed<String>,
 }
 
 impl Caches {
@@ -326,6 +330,7 @@ impl Caches {
                     attempts,
                     returned_admissions,
                     mark_retries: sync_mark_retries,
+                    told_approvals: sync_told_approvals,
                 },
             group:
                 GroupCaches {
@@ -344,6 +349,7 @@ impl Caches {
                     settled_admissions,
                     mark_retries: group_mark_retries,
                     in_flight,
+                    told_approvals: group_told_approvals,
                 },
         } = self;
         match of {
@@ -363,6 +369,7 @@ impl Caches {
                 attempts,
                 returned_admissions,
                 sync_mark_retries,
+                sync_told_approvals,
             ],
             Loop::SyncGroup => vec![
                 &**gate_tasks,
@@ -380,6 +387,7 @@ impl Caches {
                 settled_admissions,
                 in_flight,
                 group_mark_retries,
+                group_told_approvals,
             ],
         }
     }

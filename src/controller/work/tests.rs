@@ -209,6 +209,7 @@ fn fill(context: &Context, name: &str) {
         .remember(&group, Arc::new(snapshot));
     context.caches.group.status_times.set(&key, now);
     context.caches.group.mark_retries.set(&key, now);
+    context.caches.group.told_approvals.set(&key, "told".to_owned());
     let _ = context
         .caches
         .group

@@ -24,6 +24,7 @@ pub(super) async fn settle(
     observed: &SyncSnapshot,
 ) -> Result<bool, ReconcileError> {
     mark(context, observed).await;
+    tell_unmatched(context, observed).await;
     let approvals = &observed.approvals;
     let known = observed.status.deletions.as_ref();
     let known = known.map_or(&[][..], |deletions| &deletions.used);
@@ -60,6 +61,29 @@ async fn mark(context: SyncContext<'_>, observed: &SyncSnapshot) {
     for approval in cache.indexed(&sync_to_delete_from(namespace, name)) {
         let marks = with_verdict(context.policies, deletion_approval::marks(&approval), &*approval);
         to.write(cache, &*approval, marks).await;
+    }
+}
+
+/// Records an event for approvals of the Sync alone while nothing is held that they could approve. Its group tells of
+/// those for all its Syncs.
+async fn tell_unmatched(context: SyncContext<'_>, observed: &SyncSnapshot) {
+    let is_first = observed.status.observed_generation.is_none();
+    let own = observed.approvals.clone().without(|approval| approval.is_shared);
+    let unmatched = match &observed.status.held_deletions {
+        None if !is_first => own.unmatched(context.clock.now()),
+        _ => String::new(),
+    };
+    let told = &context.caches.told_approvals;
+    if told.get(&observed.key).unwrap_or_default() == unmatched {
+        return;
+    }
+    told.set(&observed.key, unmatched.clone());
+    if !unmatched.is_empty() {
+        let note = format!("{unmatched}, and no deletions with this digest are held");
+        context
+            .events
+            .normal(&*observed.object, "NothingToApprove", note)
+            .await;
     }
 }
 

@@ -16,6 +16,9 @@ use starling_core::plural::counted;
 use super::observe::Group;
 use crate::controller::context::GroupContext;
 
+/// The reason of the event for approvals of nothing.
+const NOTHING_TO_APPROVE: &str = "NothingToApprove";
+
 /// Returns the conditions for held deletions and held deselections.
 pub(super) fn conditions(
     group: &Group,
@@ -258,6 +261,36 @@ pub(super) async fn report(
             let note = condition.message.clone();
             context.events.warning(&*group.object, type_, note).await;
         }
+    }
+}
+
+/// Records an event for approvals while nothing is held that they could approve. What an automatic rollback removes is
+/// not held any more once it is approved.
+pub(super) async fn tell_unmatched(context: GroupContext<'_>, group: &Group, removal: Option<&str>) {
+    let current = context.objects.groups.get(&group.key);
+    let status = current.as_ref().and_then(|group| group.status.as_ref());
+    let conditions = status.map_or(&[][..], |status| &*status.conditions);
+    let is_held = [DELETION_HELD, MEMBERSHIP_HELD].map(|type_| conditions::find(conditions, type_).is_some());
+    let used = group.syncs.values().flat_map(|sync| used_by(sync)).cloned();
+    let approvals = group.approvals_with(&[APPROVE_DELETIONS, APPROVE_MEMBERSHIP]);
+    let unmatched = match is_held {
+        [false, false] => approvals
+            .also_used(used)
+            .without(|approval| removal == Some(&approval.digest))
+            .unmatched(context.clock.now()),
+        _ => String::new(),
+    };
+    let told = &context.caches.told_approvals;
+    if told.get(&group.key).unwrap_or_default() == unmatched {
+        return;
+    }
+    told.set(&group.key, unmatched.clone());
+    if !unmatched.is_empty() {
+        let note = format!("{unmatched}, and no deletions with this digest are held");
+        context
+            .events
+            .normal(&*group.object, NOTHING_TO_APPROVE, note)
+            .await;
     }
 }
 

@@ -34,7 +34,7 @@ use starling_api::SyncGroup;
 use starling_core::expand;
 use starling_core::ids::GroupId;
 use starling_core::journal::{Recorder, resume};
-use starling_core::rollout::{self, Transition};
+use starling_core::rollout::{self, Transition, removal_digest};
 use starling_ledger::LedgerError;
 
 use self::api::HubOf;
@@ -191,6 +191,9 @@ async fn roll(context: GroupContext<'_>, group: &Group) -> Result<Next, Reconcil
         prunes.decided(&group.key, &decided.plan.prunes);
     }
     report::left_queue(context, group, report::LeftQueue { dropped, withdrawn }).await;
+    let rollout = decided.as_ref().map(|decided| &decided.rolling.rollout);
+    let removal = rollout.map(|rollout| removal_digest(&group.id, rollout));
+    held::tell_unmatched(context, group, removal.as_deref()).await;
     let CarriedOut {
         all_admitted,
         all_removed,
