@@ -13,9 +13,10 @@ use serde_json::{Value, json};
 use starling_api::conditions::{self, READY};
 use starling_api::{SyncGroup, SyncGroupStatus, SyncResource};
 use starling_testkit::fleet::TIMEOUT;
-use starling_testkit::{Fault, Match, wait};
+use starling_testkit::{Change, Fault, Match, wait};
 
 use crate::operator_actions::say;
+use crate::unnoticed_requests::message;
 use crate::world::{Scene, all, config_map, shared_scene, sync_ready};
 
 const CLUSTERS: [&str; 3] = ["m1", "m2", "m3"];
@@ -197,6 +198,44 @@ fn a_removed_entry_that_was_held_goes_in_a_window_and_in_slots() -> Result<()> {
         let reason = "objects of removed Syncs are not deleted: no window of the cluster is open";
         assert!(why.contains(reason), "{why}");
         Ok(())
+    })
+}
+
+/// The same for a prune, whose approval is for all clusters as well.
+#[test]
+fn a_prune_that_was_held_goes_in_a_window_and_in_slots() -> Result<()> {
+    shared_scene("late-prune", async |scene| {
+        roll_out(scene, false).await?;
+        let other = config_map(&scene.own("other"), "one");
+        let changes = [
+            Change::Remove("tools/tool.yaml"),
+            Change::Write("tools/other.yaml", other.as_bytes()),
+        ];
+        scene.repo.commit_to("main", &changes, "another tool")?;
+        let mut digest = String::new();
+        for member in CLUSTERS {
+            let is_held = |sync: &SyncResource| sync_ready(sync).1 == "DeletionHeld";
+            let sync: SyncResource = scene
+                .fleet()
+                .until(&tools(scene, member), "held", is_held)
+                .await?;
+            let status = sync.status.unwrap_or_default();
+            digest = status.held_deletions.context("held")?.digest;
+        }
+        patch_strategy(scene, closed()).await?;
+        approve(scene, &digest).await?;
+        for member in CLUSTERS {
+            let waits = |sync: &SyncResource| message(sync).contains("no window of");
+            scene
+                .fleet()
+                .until::<SyncResource>(&tools(scene, member), "waits for a window", waits)
+                .await?;
+        }
+        assert_eq!(deletions(scene)?, []);
+        assert_eq!(scene.values(&CLUSTERS, "tool").await?, all("one", 3));
+        patch_strategy(scene, json!({"windows": null})).await?;
+        gone_in_slots(scene).await?;
+        verified(scene).await
     })
 }
 

@@ -14,6 +14,7 @@ use starling_testkit::fleet::{MANAGEMENT, TIMEOUT};
 use starling_testkit::{Change, Fault, Fleet, FleetOptions, GitRepo, Match, program, wait};
 
 use crate::deleting::{sync_on, until_gone};
+use crate::deletion_approvals::membership_held;
 use crate::operator_actions::say;
 use crate::removals::{CLUSTERS, roll_out};
 use crate::unnoticed::{SilentWatch, reads, remove_the_entry_from_the_canary, tools_on, until_read};
@@ -132,6 +133,52 @@ fn a_removal_whose_approval_was_taken_back_unnoticed_does_not_begin() -> Result<
         let released =
             |status: &SyncGroupStatus| conditions::find(&status.conditions, DELETION_HELD).is_none();
         scene.status("nothing is held", released).await?;
+        Ok(())
+    })
+}
+
+/// The approval of clusters that leave is taken back while its watch delivers nothing.
+#[test]
+fn clusters_whose_approval_was_taken_back_unnoticed_do_not_leave() -> Result<()> {
+    exclusive_scene("quiet-leaving", async |scene| {
+        let commit = scene.commit(&[("a", "one")])?;
+        scene.follow_main().await?;
+        scene.select(&CLUSTERS).await?;
+        scene
+            .group(json!({}), json!({"deletionPolicy": "Delete"}))
+            .await?;
+        let group = scene.name;
+        let leaves =
+            json!({"spec": {"whenUnselected": "Delete", "unselectedGrace": "0s", "maxUnselected": 1}});
+        scene.fleet().patch::<SyncGroup>(group, leaves).await?;
+        scene.succeeded(&commit).await?;
+        for cluster in &CLUSTERS[1..] {
+            scene.label(cluster, group, None).await?;
+        }
+        let digest = membership_held(scene).await?;
+        let suspend = |suspend: bool| json!({"spec": {"suspend": suspend}});
+        scene.fleet().patch::<SyncGroup>(group, suspend(true)).await?;
+        let words = ["--digest", &digest, "--reason", "they are gone"];
+        say(
+            scene,
+            &[&["approve-deletions", "group", group][..], &words].concat(),
+        )
+        .await?;
+        let approval = seen_approval(scene, &digest).await?;
+        let silent = SilentWatch::of(scene, "deletionapprovals").await?;
+        let approvals = scene.fleet().api::<DeletionApproval>();
+        approvals.delete(&approval, &DeleteParams::default()).await?;
+        let path = format!("/deletionapprovals/{approval}");
+        let before = reads(scene, &path)?;
+        scene.fleet().patch::<SyncGroup>(group, suspend(false)).await?;
+        until_read(scene, &path, before + 1).await?;
+        for cluster in CLUSTERS {
+            let sync: SyncResource = scene.fleet().get(&scene.sync_name(cluster)).await?;
+            assert_eq!(sync.metadata.deletion_timestamp, None, "{cluster}");
+        }
+        silent.end();
+        assert_eq!(membership_held(scene).await?, digest);
+        assert_eq!(scene.values(&CLUSTERS, "a").await?, all("one", 3));
         Ok(())
     })
 }
