@@ -50,7 +50,7 @@ async fn instances(scene: &Scene) -> Result<Api<DynamicObject>> {
 
 #[test]
 fn a_definition_stays_with_the_instances_of_another_sync() -> Result<()> {
-    shared_scene("defined", async |scene| {
+    shared_scene("box-defined", async |scene| {
         commit(scene)?;
         scene.follow_main().await?;
         let put = async |name: &str| {

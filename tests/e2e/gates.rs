@@ -149,7 +149,7 @@ fn is_stopped_by(status: &SyncGroupStatus, expected: &str) -> bool {
 
 #[test]
 fn a_webhook_blocks_a_stage_until_its_response_is_passed() -> Result<()> {
-    shared_scene("asked", async |scene| {
+    shared_scene("gate-asked", async |scene| {
         let (server, url) = GateServer::start(503, json!({"message": "restarting"})).await?;
         let first = scene.commit(&[("settings", "one")])?;
         scene.follow_main().await?;
@@ -586,7 +586,7 @@ async fn remember_more(fleet: &Fleet, member: &str) -> Result<()> {
 
 #[test]
 fn tenant_a_job_runs_as_an_allowed_account_and_gets_no_secret() -> Result<()> {
-    shared_scene("greedy-job", async |scene| {
+    shared_scene("job-greedy", async |scene| {
         scene.commit(&[("settings", "one")])?;
         scene.follow_main().await?;
         let task = |pod: Value| {

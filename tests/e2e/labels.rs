@@ -11,7 +11,7 @@ use crate::world::{Scene, all, problems, ready, shared_scene};
 
 #[test]
 fn clusters_join_and_leave_while_a_rollout_runs() -> Result<()> {
-    shared_scene("moving", async |scene| {
+    shared_scene("label-move", async |scene| {
         let first = scene.commit(&[("settings", "one")])?;
         scene.follow_main().await?;
         scene.select(&["m1", "m2", "m3", "m4"]).await?;

@@ -273,7 +273,7 @@ fn a_deleted_group_that_was_held_goes_in_a_window_in_the_order_of_stages_and_in_
 /// The group is suspended after the approval, and before its slot comes.
 #[test]
 fn a_removal_that_was_held_waits_for_a_group_that_was_suspended_since() -> Result<()> {
-    shared_scene("late-suspend", async |scene| {
+    shared_scene("held-suspend", async |scene| {
         roll_out(scene, false).await?;
         patch_strategy(scene, json!({"progressDeadline": format!("{}s", SLOT.as_secs())})).await?;
         let patch = json!({"spec": {"syncs": entries(scene, false)}});

@@ -110,7 +110,7 @@ fn an_object_that_left_git_stays_for_the_grace_and_can_be_taken_back() -> Result
 /// Guards against an abort that holds what its release deletes for a second only.
 #[test]
 fn an_object_whose_grace_ends_in_an_aborted_rollout_stays_until_the_next_one() -> Result<()> {
-    shared_scene("grace-abort", async |scene| {
+    shared_scene("abort-grace", async |scene| {
         let first = scene.commit(&[("a", "one"), ("b", "one")])?;
         scene.follow_main().await?;
         scene.select(&["m1", "m2"]).await?;
@@ -294,7 +294,7 @@ fn a_first_attempt_in_a_suspended_group_prunes_nothing_until_it_is_resumed() -> 
 #[test]
 fn objects_whose_grace_ends_together_are_deleted_in_slots() -> Result<()> {
     const CLUSTERS: [&str; 3] = ["m1", "m2", "m3"];
-    shared_scene("grace-slots", async |scene| {
+    shared_scene("slots-grace", async |scene| {
         let first = scene.commit(&[("a", "one"), ("b", "one")])?;
         scene.follow_main().await?;
         scene.select(&CLUSTERS).await?;

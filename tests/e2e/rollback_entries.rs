@@ -69,7 +69,7 @@ async fn roll_back(scene: &Scene, first: &str) -> Result<SyncGroupStatus> {
 /// Guards against a removal that a person takes back by a rollback, and that goes on all the same.
 #[test]
 fn a_rollback_takes_the_removal_of_an_entry_back() -> Result<()> {
-    shared_scene("taken-back", async |scene| {
+    shared_scene("entry-restored", async |scene| {
         let (first, before) = roll_out(scene).await?;
         let confirm =
             Patch::Merge(json!({"metadata": {"annotations": {"starling.dev/deletion": "Confirm"}}}));

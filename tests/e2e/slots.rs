@@ -105,7 +105,7 @@ fn tenant_dead_members_hold_no_slot_to_which_nothing_was_written() -> Result<()>
 /// write was sent, and no response tells what became of it.
 #[test]
 fn tenant_a_slot_to_which_something_was_written_stays_taken() -> Result<()> {
-    exclusive_scene("taken", async |scene| {
+    exclusive_scene("slot-taken", async |scene| {
         let first = scene.commit(&[("settings", "v1")])?;
         scene.follow_main().await?;
         scene.select(&["m1", "m2"]).await?;

@@ -80,7 +80,7 @@ fn a_group_that_is_deleted_with_all_its_syncs_at_once_keeps_the_order_of_its_sta
 
 #[test]
 fn a_sync_of_a_cluster_that_left_keeps_its_objects_for_the_grace_whoever_deletes_it() -> Result<()> {
-    shared_scene("hand-grace", async |scene| {
+    shared_scene("manual-grace", async |scene| {
         roll_out(scene, json!({})).await?;
         let before = scene.map("m1", "settings").await?.context("settings")?;
         let sync = scene.sync_name("m1");
@@ -115,7 +115,7 @@ fn a_sync_of_a_cluster_that_left_keeps_its_objects_for_the_grace_whoever_deletes
 /// The policy is set, and the entry taken out, while the removal of a cluster that left is under way.
 #[test]
 fn a_cluster_that_left_keeps_its_objects_although_its_entry_leaves_too() -> Result<()> {
-    shared_scene("both-leave", async |scene| {
+    shared_scene("leave-both", async |scene| {
         roll_out(scene, json!({})).await?;
         let patch = json!({"spec": {"unselectedGrace": "0s"}});
         scene.fleet().patch::<SyncGroup>(scene.name, patch).await?;

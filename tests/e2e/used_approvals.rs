@@ -295,14 +295,14 @@ async fn clusters_that_return(scene: &Scene, by: By) -> Result<()> {
 
 #[test]
 fn clusters_that_leave_again_are_held_again_after_an_annotation() -> Result<()> {
-    shared_scene("again-leaving", async |scene| {
+    shared_scene("depart-again", async |scene| {
         clusters_that_return(scene, By::Annotation(APPROVE_MEMBERSHIP)).await
     })
 }
 
 #[test]
 fn clusters_that_leave_again_are_held_again_after_an_object() -> Result<()> {
-    shared_scene("anew-leaving", async |scene| {
+    shared_scene("depart-anew", async |scene| {
         clusters_that_return(scene, By::Object).await
     })
 }

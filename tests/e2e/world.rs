@@ -456,3 +456,27 @@ pub(crate) fn merge(into: &mut Value, fields: Value) {
         into.extend(fields);
     }
 }
+
+/// The clean-up of a scene deletes every object whose name begins with its own, while others run.
+#[test]
+fn no_scene_is_named_like_the_beginning_of_another_one() -> Result<()> {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("e2e");
+    let mut names: Vec<String> = Vec::new();
+    for file in std::fs::read_dir(&directory)? {
+        let text = std::fs::read_to_string(file?.path())?;
+        let calls = text.split("_scene(").skip(1);
+        let called = calls.filter_map(|rest| rest.trim_start().strip_prefix('"')?.split_once('"'));
+        names.extend(called.map(|(name, _)| name.to_owned()));
+    }
+    assert!(names.len() > 100, "{names:?}");
+    names.sort();
+    for (place, name) in names.iter().enumerate() {
+        let others = names[..place].iter().chain(&names[place + 1..]);
+        let prefix = format!("{name}-");
+        let conflicts: Vec<&String> = { others }
+            .filter(|other| *other == name || other.starts_with(&prefix))
+            .collect();
+        assert!(conflicts.is_empty(), "{name} and {conflicts:?}");
+    }
+    Ok(())
+}
