@@ -349,7 +349,8 @@ fn kept_entries(group: &Group) -> Vec<String> {
     entries.into_iter().filter(stays).map(str::to_owned).collect()
 }
 
-/// Returns the names of the Syncs of entries that `rolling` lacks and that are in the group again.
+/// Returns the names of the Syncs of entries that `rolling` lacks and that are in the group again. One of them may be
+/// about to release its objects: somebody deleted it, or a process died before it marked the removal.
 pub(super) fn returned(group: &Group, leaving: &Leaving, rolling: &Rolling) -> BTreeSet<SyncName> {
     let mut entries = group.object.spec.syncs.iter();
     if entries.all(|entry| rolling.snapshot.entry(&entry.name).is_some()) {
@@ -361,7 +362,7 @@ pub(super) fn returned(group: &Group, leaving: &Leaving, rolling: &Rolling) -> B
     };
     let is_back = |(cluster, entry, sync): &(&str, &str, &Arc<SyncResource>)| {
         !is_leaving(cluster)
-            && !is_being_deleted(sync)
+            && !is_decided(sync)
             && rolling.snapshot.entry(entry).is_none()
             && has_returned(group, rolling, entry)
     };
@@ -423,10 +424,6 @@ fn budget_untils(group: &Group, leaving: &Leaving, now: Timestamp) -> BTreeMap<C
         Some((cluster.clone(), until))
     };
     order.into_iter().filter_map(until).collect()
-}
-
-fn is_being_deleted(sync: &SyncResource) -> bool {
-    sync.metadata.deletion_timestamp.is_some()
 }
 
 fn recorded_by(sync: &SyncResource) -> Option<&Deletions> {
