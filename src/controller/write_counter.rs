@@ -4,6 +4,7 @@
 //! with its first write. While a finding holds the installation, no number is given, so nothing is written.
 
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures::FutureExt as _;
@@ -34,6 +35,9 @@ pub struct WriteCounter {
     held: watch::Sender<Option<Arc<RestoreFinding>>>,
     /// One read at a time, so that many attempts with unknown numbers cause one.
     reading: tokio::sync::Mutex<()>,
+    /// Whether the management cluster may have been set back, and what is stored was not read since.
+    is_suspect: AtomicBool,
+    has_suspicion: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -89,6 +93,8 @@ impl WriteCounter {
             has_waiting: Notify::new(),
             held: watch::Sender::new(None),
             reading: tokio::sync::Mutex::default(),
+            is_suspect: AtomicBool::new(false),
+            has_suspicion: Notify::new(),
         }
     }
 
@@ -176,6 +182,50 @@ impl WriteCounter {
         drop(state);
         self.held.send_replace(None);
         Ok(())
+    }
+
+    /// Records that a list was older than what was known: until what is stored has been read, nothing is decided by a
+    /// mixture of both pasts, no gate is asked, and nothing is cleaned up.
+    pub fn suspect(&self) {
+        self.is_suspect.store(true, Ordering::SeqCst);
+        self.has_suspicion.notify_one();
+    }
+
+    /// Reports whether the management cluster may have been set back, and that was not checked yet.
+    #[must_use]
+    pub fn is_suspect(&self) -> bool {
+        self.is_suspect.load(Ordering::SeqCst)
+    }
+
+    /// Checks each suspicion, until it is dropped.
+    pub async fn check_suspicions(self: Arc<Self>) {
+        loop {
+            self.has_suspicion.notified().await;
+            while self.is_suspect() {
+                let _one = self.reading.lock().await;
+                match self.compare().await {
+                    Ok(()) | Err(Refusal::Held(_)) => self.is_suspect.store(false, Ordering::SeqCst),
+                    Err(Refusal::Hub(error)) => {
+                        tracing::warn!(error = %crate::chain(&error), "cannot check whether the management cluster was set back");
+                        tokio::time::sleep(waits::NUMBER_CHECK).await;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Compares what is stored with what this process has seen to be stored.
+    async fn compare(&self) -> Result<(), Refusal> {
+        // A write of this process that comes in between is in the later one of the two.
+        let seen = lock(&self.state).known.clone();
+        let record = self.hub.installation_record().await?;
+        if let Some(finding) = record.finding()? {
+            return Err(Refusal::Held(self.hold(finding, true)));
+        }
+        match record.known()?.lacks(&seen) {
+            Some(number) => Err(self.set_back(number, "the controller".to_owned()).await),
+            None => Ok(()),
+        }
     }
 
     /// Takes `count` numbers of the timeline of this process. Returns the number before the first of them.

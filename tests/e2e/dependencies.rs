@@ -4,14 +4,15 @@ use anyhow::Result;
 use k8s_openapi::api::admissionregistration::v1::{
     ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
 };
+use k8s_openapi::api::core::v1::ConfigMap;
 use kube::ResourceExt as _;
-use kube::api::{Api, DeleteParams, PostParams};
+use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 use starling_api::{SyncGroup, SyncResource};
 use starling_testkit::fleet::TIMEOUT;
 use starling_testkit::wait;
 
-use crate::deleting::until_gone;
+use crate::deleting::{until_event, until_gone};
 use crate::world::{Scene, config_map, ready, shared_scene, sync_ready};
 
 const MEMBERS: [&str; 2] = ["m1", "m2"];
@@ -225,6 +226,31 @@ async fn refusals(scene: &Scene, policy: &str) -> Result<f64> {
     Ok(counts.sum())
 }
 
+/// Waits until the policy has refused two requests since `before`. The second one comes in another pass of the group,
+/// after the first one has ended.
+async fn until_refused_twice(scene: &Scene, policy: &str, before: f64) -> Result<()> {
+    wait::until(TIMEOUT, "two deletions are refused", async || {
+        let now = refusals(scene, policy).await;
+        let now = now.map_err(|error| format!("{error:#}"))?;
+        if now >= before + 2.0 {
+            Ok(())
+        } else {
+            Err(format!("{now} after {before}"))
+        }
+    })
+    .await?;
+    Ok(())
+}
+
+async fn allow_deletion(scene: &Scene, policy: &str) -> Result<()> {
+    let hub = scene.fleet().hub().clone();
+    let bindings = Api::<ValidatingAdmissionPolicyBinding>::all(hub.clone());
+    bindings.delete(policy, &DeleteParams::default()).await?;
+    let policies = Api::<ValidatingAdmissionPolicy>::all(hub);
+    policies.delete(policy, &DeleteParams::default()).await?;
+    Ok(())
+}
+
 /// The deletion of a Sync fails on the management cluster, for whatever reason. What it depends on is removed after it.
 #[test]
 fn what_a_sync_depends_on_stays_while_the_sync_cannot_be_removed() -> Result<()> {
@@ -247,59 +273,102 @@ fn what_a_sync_depends_on_stays_while_the_sync_cannot_be_removed() -> Result<()>
         refuse_deletion(scene, &policy, &dependent).await?;
         let before = refusals(scene, &policy).await?;
         scene.label("m1", scene.name, None).await?;
-        // The second refusal comes in another pass of the group, after the first one has ended.
-        wait::until(TIMEOUT, "two deletions are refused", async || {
-            let now = refusals(scene, &policy)
-                .await
-                .map_err(|error| format!("{error:#}"))?;
-            if now >= before + 2.0 {
-                Ok(())
-            } else {
-                Err(format!("{now} after {before}"))
-            }
-        })
-        .await?;
+        until_refused_twice(scene, &policy, before).await?;
         let fleet = scene.fleet();
         let base = scene.own("base-m1");
         let base = fleet.get::<SyncResource>(&base).await?;
         assert!(base.metadata.deletion_timestamp.is_none(), "{:?}", base.metadata);
         assert_eq!(scene.values(&["m1"], "base").await?, [Some("one".to_owned())]);
 
-        let hub = scene.fleet().hub().clone();
-        Api::<ValidatingAdmissionPolicyBinding>::all(hub.clone())
-            .delete(&policy, &DeleteParams::default())
-            .await?;
-        Api::<ValidatingAdmissionPolicy>::all(hub)
-            .delete(&policy, &DeleteParams::default())
-            .await?;
+        allow_deletion(scene, &policy).await?;
         until_gone::<SyncResource>(scene, &dependent).await?;
         until_gone::<SyncResource>(scene, &base.name_any()).await
     })
 }
 
-/// Guards against an operator that goes while its instances stay: their Sync is suspended.
+/// Rolls out a group whose Syncs delete their objects with it.
+async fn roll_out(scene: &Scene) -> Result<()> {
+    let first = commit(scene, "one", true)?;
+    scene.follow_main().await?;
+    scene.select(&MEMBERS).await?;
+    group(scene, &[]).await?;
+    let delete = json!({"spec": {"deletionPolicy": "Delete"}});
+    scene.fleet().patch::<SyncGroup>(scene.name, delete).await?;
+    scene.succeeded(&first).await?;
+    Ok(())
+}
+
+fn on_m1(scene: &Scene, entry: &str) -> String {
+    format!("{}-{entry}-m1", scene.name)
+}
+
+async fn suspend(scene: &Scene, suspend: bool) -> Result<()> {
+    let patch = json!({"spec": {"suspend": suspend}});
+    let app = on_m1(scene, "app");
+    scene.fleet().patch::<SyncResource>(&app, patch).await?;
+    Ok(())
+}
+
+/// Guards against an operator that goes while its instances stay: their Sync is suspended. The first requests to remove
+/// the Sync of the operator fail, and what the group knows by then has to be known later as well.
 #[test]
 fn what_a_suspended_sync_depends_on_stays_although_the_group_is_deleted() -> Result<()> {
     shared_scene("left-alone", async |scene| {
-        let first = commit(scene, "one", true)?;
-        scene.follow_main().await?;
-        scene.select(&MEMBERS).await?;
-        group(scene, &[]).await?;
-        let delete = json!({"spec": {"deletionPolicy": "Delete"}});
-        scene.fleet().patch::<SyncGroup>(scene.name, delete).await?;
-        scene.succeeded(&first).await?;
-        let suspend = json!({"spec": {"suspend": true}});
-        let app = format!("{}-app-m1", scene.name);
-        scene.fleet().patch::<SyncResource>(&app, suspend).await?;
+        roll_out(scene).await?;
+        suspend(scene, true).await?;
         let is_suspended = |sync: &SyncResource| sync_ready(sync).1 == "Suspended";
+        let (app, base) = (on_m1(scene, "app"), on_m1(scene, "base"));
         scene.fleet().until(&app, "suspended", is_suspended).await?;
-
+        let policy = scene.own("stays");
+        refuse_deletion(scene, &policy, &base).await?;
+        let before = refusals(scene, &policy).await?;
         scene.fleet().delete::<SyncGroup>(scene.name).await?;
+        until_refused_twice(scene, &policy, before).await?;
+        allow_deletion(scene, &policy).await?;
         until_gone::<SyncGroup>(scene, scene.name).await?;
+        for (sync, why) in [
+            (&app, "the Sync is suspended"),
+            (&base, "a Sync that depends on it is suspended"),
+        ] {
+            let note = until_event(scene, sync, "ObjectsOrphaned").await?;
+            assert!(note.contains(why), "{note}");
+        }
         for name in ["app", "base"] {
             assert_eq!(scene.value("m1", name).await?.as_deref(), Some("one"), "{name}");
             assert_eq!(scene.value("m2", name).await?, None, "{name}");
         }
+        Ok(())
+    })
+}
+
+/// The same if it is suspended while its objects are being deleted: it waits, and so does what it depends on.
+#[test]
+fn a_sync_that_is_suspended_during_its_removal_keeps_what_it_depends_on() -> Result<()> {
+    shared_scene("stopped-midway", async |scene| {
+        roll_out(scene).await?;
+        let maps: Api<ConfigMap> = Api::namespaced(scene.fleet().member("m1").await?, "default");
+        let hold = |finalizers: Value| Patch::Merge(json!({"metadata": {"finalizers": finalizers}}));
+        let (map, merge) = (scene.own("app"), PatchParams::default());
+        maps.patch(&map, &merge, &hold(json!(["example.test/hold"])))
+            .await?;
+        scene.fleet().delete::<SyncGroup>(scene.name).await?;
+        let (app, base) = (on_m1(scene, "app"), on_m1(scene, "base"));
+        let deletes = |sync: &SyncResource| sync_ready(sync).1 == "Deleting";
+        scene.fleet().until(&app, "waits for its object", deletes).await?;
+        suspend(scene, true).await?;
+        let stops = |sync: &SyncResource| sync_ready(sync).1 == "GroupStopped";
+        scene.fleet().until(&app, "waits for a person", stops).await?;
+        maps.patch(&map, &merge, &hold(json!(null))).await?;
+        scene.until_value("m1", "app", None).await?;
+        let waits = |sync: &SyncResource| sync_ready(sync).1 == "AwaitingDependents";
+        scene
+            .fleet()
+            .until::<SyncResource>(&base, "waits for it", waits)
+            .await?;
+        assert_eq!(scene.value("m1", "base").await?.as_deref(), Some("one"));
+        suspend(scene, false).await?;
+        until_gone::<SyncGroup>(scene, scene.name).await?;
+        assert_eq!(scene.value("m1", "base").await?, None);
         Ok(())
     })
 }

@@ -1,16 +1,17 @@
 //! Manual changes on a member are repaired.
 
 use anyhow::{Context, Result, ensure};
+use http::Method;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use kube::{Api, ResourceExt as _};
-use serde_json::json;
+use serde_json::{Value, json};
 use starling_api::{Cluster, OWNER_LABEL, REQUESTED_AT, SYSTEM_NAMESPACE, SyncGroup, SyncResource};
 use starling_testkit::fleet::{Kind, TIMEOUT};
-use starling_testkit::wait;
+use starling_testkit::{Fault, Match, wait};
 
-use crate::deleting::until_event;
-use crate::world::{Scene, exclusive_scene, shared_scene};
+use crate::deleting::{sync_on, until_event};
+use crate::world::{Scene, exclusive_scene, shared_scene, sync_ready};
 
 #[test]
 fn a_manual_edit_and_a_manual_deletion_are_repaired() -> Result<()> {
@@ -169,5 +170,62 @@ fn a_request_on_a_sync_a_cluster_or_a_group_compares_every_object() -> Result<()
         let still = scene.map("m1", "quiet").await?.context("the map")?;
         assert_eq!(still.metadata.resource_version, quiet.metadata.resource_version);
         Ok(())
+    })
+}
+
+/// Waits until a Sync has handled its request.
+async fn until_handled(scene: &Scene, name: &str) -> Result<()> {
+    let handled = |sync: &SyncResource| {
+        let status = sync.status.as_ref();
+        status.is_some_and(|status| !status.last_handled_reconcile_at.is_empty())
+    };
+    scene.fleet().until(name, "handled", handled).await?;
+    Ok(())
+}
+
+/// Guards against a request that is handled without a comparison: the list that comes first was not answered in time.
+#[test]
+fn a_request_whose_first_list_times_out_compares_every_object_later() -> Result<()> {
+    exclusive_scene("late-list", async |scene| {
+        let commit = scene.commit(&[("changed", "right")])?;
+        scene.follow_main().await?;
+        scene.select(&["m1"]).await?;
+        let fields = json!({"timeout": "3s", "interval": "1h", "retryInterval": "2s"});
+        scene.group(json!({}), fields).await?;
+        scene.succeeded(&commit).await?;
+        change_unnoticeably(scene, "m1", "changed").await?;
+        let list = Match::method(Method::GET).path_ends_with("/api/v1/configmaps");
+        let silent = scene.proxy("m1")?.on(list, Fault::BlackHole);
+        let name = scene.sync_name("m1");
+        request::<SyncResource>(scene, &name).await?;
+        until_handled(scene, &name).await?;
+        scene.proxy("m1")?.remove(&silent);
+        scene.until_value("m1", "changed", Some("right")).await
+    })
+}
+
+/// The same while the Sync waits for another one.
+#[test]
+fn a_request_that_comes_during_a_wait_compares_every_object_after_it() -> Result<()> {
+    shared_scene("wait-asked", async |scene| {
+        scene.commit(&[("changed", "right"), ("other", "one")])?;
+        scene.follow_main().await?;
+        let fields = json!({"interval": "1h", "retryInterval": "2s"});
+        let name = sync_on(scene, "sync", "m1", fields).await?;
+        change_unnoticeably(scene, "m1", "changed").await?;
+        let depends = |on: Value| json!({"spec": {"dependsOn": on}});
+        let on = json!([{"name": scene.own("missing")}]);
+        scene.fleet().patch::<SyncResource>(&name, depends(on)).await?;
+        scene.commit(&[("changed", "right"), ("other", "two")])?;
+        let waits = |sync: &SyncResource| sync_ready(sync).1 == "DependencyNotReady";
+        scene.fleet().until(&name, "waits", waits).await?;
+        request::<SyncResource>(scene, &name).await?;
+        until_handled(scene, &name).await?;
+        scene
+            .fleet()
+            .patch::<SyncResource>(&name, depends(json!(null)))
+            .await?;
+        scene.until_value("m1", "other", Some("two")).await?;
+        scene.until_value("m1", "changed", Some("right")).await
     })
 }

@@ -11,7 +11,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Api;
 use kube::api::{Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
-use starling_api::{ReleaseStatus, RolloutDirection, RolloutPhase, Source, SyncGroupStatus, SyncResource};
+use starling_api::{
+    REQUESTED_AT, ReleaseStatus, RolloutDirection, RolloutPhase, Source, SyncGroupStatus, SyncResource,
+};
 use starling_testkit::fleet::TIMEOUT;
 use starling_testkit::{Change, Fault, Fleet, FleetOptions, GitRepo, Match, Process, program, wait};
 
@@ -305,5 +307,77 @@ async fn drift_is_repaired_while_an_object_without_a_record_waits_to_be_pruned()
     .await?;
     assert_eq!(value(&fleet, "plain").await?.as_deref(), Some("one"));
     ensure!(controller.stop(TIMEOUT).await?.success(), "a clean stop");
+    Ok(())
+}
+
+/// Guards against an object that stays for ever with a Sync that handed it over: the ledger was set back, and the Sync
+/// is suspended, so that nothing corrects its records.
+#[tokio::test(flavor = "multi_thread")]
+async fn old_records_of_another_sync_keep_no_object() -> Result<()> {
+    let fleet = Fleet::start(FleetOptions {
+        members: 1,
+        ..FleetOptions::default()
+    })
+    .await?;
+    let repo = GitRepo::init()?;
+    let (own, other, moves) = (
+        config_map("own", "one"),
+        config_map("other", "one"),
+        config_map("moves", "one"),
+    );
+    let files = [
+        ("from/own.yaml", own.as_str()),
+        ("from/moves.yaml", &moves),
+        ("to/other.yaml", &other),
+    ];
+    repo.commit(&files, "first")?;
+    fleet
+        .put_source(GROUP, &repo.url(), json!({"branch": "main"}))
+        .await?;
+    let mut controller = fleet.controller(program(), &[])?;
+    fleet.add_cluster("m1", &[]).await?;
+    for name in ["from", "to"] {
+        let spec = json!({"clusterRef": {"name": "m1"}, "sourceRef": {"name": GROUP},
+            "path": format!("./{name}"), "interval": "1h", "retryInterval": "1s"});
+        fleet
+            .put::<SyncResource>(json!({"metadata": {"name": name}, "spec": spec}))
+            .await?;
+        fleet.until(name, "Ready", is_done).await?;
+    }
+    ensure!(controller.stop(TIMEOUT).await?.success(), "a clean stop");
+    let snapshot = fleet.directory().join("snapshot");
+    copy_ledger(&fleet.data_dir(), &snapshot)?;
+
+    controller = fleet.controller(program(), &[])?;
+    let changes = [
+        Change::Remove("from/moves.yaml"),
+        Change::Write("to/moves.yaml", moves.as_bytes()),
+    ];
+    let second = repo.commit_to("main", &changes, "it moves")?;
+    for name in ["from", "to"] {
+        let is_applied = |sync: &SyncResource| {
+            let status = sync.status.clone().unwrap_or_default();
+            is_done(sync) && status.last_applied_revision.ends_with(&second)
+        };
+        fleet.until(name, "the second commit", is_applied).await?;
+    }
+    let suspend = json!({"spec": {"suspend": true}});
+    fleet.patch::<SyncResource>("from", suspend).await?;
+    let is_suspended = |sync: &SyncResource| sync_ready(sync).1 == "Suspended";
+    fleet.until("from", "suspended", is_suspended).await?;
+    ensure!(controller.stop(TIMEOUT).await?.success(), "a clean stop");
+    delete_ledger(&fleet)?;
+    copy_ledger(&snapshot, &fleet.data_dir())?;
+
+    let _controller = fleet.controller(program(), &[])?;
+    let request = Timestamp::now().to_string();
+    let patch = json!({"metadata": {"annotations": {REQUESTED_AT: request}}});
+    fleet.patch::<SyncResource>("to", patch).await?;
+    let is_handled = |sync: &SyncResource| {
+        let status = sync.status.clone().unwrap_or_default();
+        status.last_handled_reconcile_at == request
+    };
+    let to = fleet.until("to", "handled", is_handled).await?;
+    ensure!(is_done(&to), "{:?}", sync_ready(&to));
     Ok(())
 }

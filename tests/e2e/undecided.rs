@@ -13,6 +13,7 @@ use starling_api::{ABANDON, Source, SyncGroup, SyncGroupStatus, SyncResource};
 use starling_testkit::{Change, Fault, Match, wait};
 
 use crate::deleting::{until_event, until_gone};
+use crate::unnoticed_requests::message;
 use crate::world::{Scene, all, config_map, shared_scene};
 
 const CLUSTERS: [&str; 3] = ["m1", "m2", "m3"];
@@ -139,6 +140,32 @@ fn a_cluster_that_left_keeps_its_objects_although_its_entry_leaves_too() -> Resu
             (after.uid(), after.meta().deletion_timestamp.clone()),
             (before.uid(), None)
         );
+        Ok(())
+    })
+}
+
+/// It is not known which clusters the group wants. The Sync says so, and a person can give its objects up.
+#[test]
+fn a_sync_of_a_group_with_an_invalid_selector_waits_and_can_be_abandoned() -> Result<()> {
+    shared_scene("mistyped", async |scene| {
+        roll_out(scene, json!({})).await?;
+        let expression = json!({"key": "tier", "operator": "In", "values": []});
+        let patch = json!({"spec": {"clusterSelector": {"matchExpressions": [expression]}}});
+        scene.fleet().patch::<SyncGroup>(scene.name, patch).await?;
+        let sync = scene.sync_name("m1");
+        scene.fleet().delete::<SyncResource>(&sync).await?;
+        let told = |sync: &SyncResource| {
+            let (status, reason) = crate::world::sync_ready(sync);
+            let why = format!("the clusterSelector of SyncGroup {} is invalid", scene.name);
+            status == "False" && reason == "GroupStopped" && message(sync).contains(&why)
+        };
+        scene.sync("m1", "names the selector", told).await?;
+        let abandon = json!({"metadata": {"annotations": {ABANDON: "true"}}});
+        scene.fleet().patch::<SyncResource>(&sync, abandon).await?;
+        until_gone::<SyncResource>(scene, &sync).await?;
+        assert_eq!(scene.value("m1", "settings").await?.as_deref(), Some("one"));
+        let patch = json!({"spec": {"clusterSelector": {"matchExpressions": null}}});
+        scene.fleet().patch::<SyncGroup>(scene.name, patch).await?;
         Ok(())
     })
 }

@@ -149,51 +149,66 @@ fn a_removal_that_was_paused_unnoticed_does_not_begin() -> Result<()> {
     })
 }
 
+/// A prune at the end of its grace is stopped by an action that the watch does not deliver. `why`: as the Sync says it.
+async fn stop_a_prune_unnoticed(scene: &Scene, action: &str, why: &str) -> Result<()> {
+    let first = scene.commit(&[("a", "one"), ("b", "one")])?;
+    scene.follow_main().await?;
+    scene.select(&["m1", "m2"]).await?;
+    scene.label("m1", &scene.own("stage"), Some("canary")).await?;
+    // A rollout that waits can be paused.
+    let canary = json!({"name": "canary", "afterStageTasks": [{"type": "Approval"}],
+        "clusterSelector": {"matchLabels": {scene.own("stage"): "canary"}}});
+    let fields = json!({"pruneGrace": "15s", "retryInterval": "1s"});
+    scene.group(json!({"stages": [canary]}), fields).await?;
+    let waits = |status: &SyncGroupStatus| blocked_by(status).contains("AwaitingApproval");
+    scene.status("the canary waits", waits).await?;
+    say(scene, &["approve", scene.name, "--reason", "the first release"]).await?;
+    scene.succeeded(&first).await?;
+    scene
+        .repo
+        .commit_to("main", &[Change::Remove("app/b.yaml")], "remove")?;
+    scene.status("the canary waits", waits).await?;
+    let is_pending = |sync: &SyncResource| {
+        let status = sync.status.as_ref();
+        status.is_some_and(|status| status.pending_deletions.is_some())
+    };
+    scene.sync("m1", "its deletion is pending", is_pending).await?;
+    let before = scene.map("m1", "b").await?.context("b")?;
+    let silent = SilentWatch::of(scene, "rolloutactions").await?;
+    say(scene, &[action, scene.name, "--reason", "something is wrong"]).await?;
+    let then = reads(scene, "/rolloutactions")?;
+    // Nothing else reads the actions of this scene: this is the end of the grace.
+    until_read(scene, "/rolloutactions", then).await?;
+    let stopped = |sync: &SyncResource| {
+        let status = sync.status.clone().unwrap_or_default();
+        let ready = conditions::find(&status.conditions, READY);
+        ready.is_some_and(|ready| ready.message.contains(why))
+    };
+    scene.sync("m1", "names the reason", stopped).await?;
+    let after = scene.map("m1", "b").await?.context("b was pruned")?;
+    assert_eq!(
+        (after.uid(), after.metadata.deletion_timestamp),
+        (before.uid(), None)
+    );
+    silent.end();
+    Ok(())
+}
+
 /// The same before a prune at the end of its grace.
 #[test]
 fn a_prune_that_was_paused_unnoticed_does_not_begin() -> Result<()> {
     exclusive_scene("quiet-prune", async |scene| {
-        let first = scene.commit(&[("a", "one"), ("b", "one")])?;
-        scene.follow_main().await?;
-        scene.select(&["m1", "m2"]).await?;
-        scene.label("m1", &scene.own("stage"), Some("canary")).await?;
-        // A rollout that waits can be paused.
-        let canary = json!({"name": "canary", "afterStageTasks": [{"type": "Approval"}],
-            "clusterSelector": {"matchLabels": {scene.own("stage"): "canary"}}});
-        let fields = json!({"pruneGrace": "15s", "retryInterval": "1s"});
-        scene.group(json!({"stages": [canary]}), fields).await?;
-        let waits = |status: &SyncGroupStatus| blocked_by(status).contains("AwaitingApproval");
-        scene.status("the canary waits", waits).await?;
-        say(scene, &["approve", scene.name, "--reason", "the first release"]).await?;
-        scene.succeeded(&first).await?;
-        scene
-            .repo
-            .commit_to("main", &[Change::Remove("app/b.yaml")], "remove")?;
-        scene.status("the canary waits", waits).await?;
-        let is_pending = |sync: &SyncResource| {
-            let status = sync.status.as_ref();
-            status.is_some_and(|status| status.pending_deletions.is_some())
-        };
-        scene.sync("m1", "its deletion is pending", is_pending).await?;
-        let before = scene.map("m1", "b").await?.context("b")?;
-        let silent = SilentWatch::of(scene, "rolloutactions").await?;
-        say(scene, &["pause", scene.name, "--reason", "something is wrong"]).await?;
-        let then = reads(scene, "/rolloutactions")?;
-        // Nothing else reads the actions of this scene: this is the end of the grace.
-        until_read(scene, "/rolloutactions", then).await?;
-        let stopped = |sync: &SyncResource| {
-            let status = sync.status.clone().unwrap_or_default();
-            let ready = conditions::find(&status.conditions, READY);
-            ready.is_some_and(|ready| ready.message.contains("is paused"))
-        };
-        scene.sync("m1", "names the pause", stopped).await?;
-        let after = scene.map("m1", "b").await?.context("b was pruned")?;
-        assert_eq!(
-            (after.uid(), after.metadata.deletion_timestamp.clone()),
-            (before.uid(), None)
-        );
-        silent.end();
+        stop_a_prune_unnoticed(scene, "pause", "is paused").await?;
         say(scene, &["resume", scene.name, "--reason", "all is well"]).await?;
+        scene.until_value("m1", "b", None).await
+    })
+}
+
+#[test]
+fn a_prune_whose_rollout_was_aborted_unnoticed_does_not_begin() -> Result<()> {
+    exclusive_scene("quiet-abort", async |scene| {
+        stop_a_prune_unnoticed(scene, "abort", "was aborted").await?;
+        scene.commit(&[("a", "two")])?;
         scene.until_value("m1", "b", None).await
     })
 }

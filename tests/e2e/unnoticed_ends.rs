@@ -5,11 +5,12 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use http::{Method, StatusCode};
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
-use kube::api::DeleteParams;
+use kube::api::{DeleteParams, Patch, PatchParams};
 use kube::{Api, ResourceExt as _};
 use serde_json::json;
 use starling_api::conditions::{self, DELETION_HELD};
 use starling_api::{Cluster, DeletionApproval, FIRST_CREATED_AT, SyncGroup, SyncGroupStatus, SyncResource};
+use starling_controlplane::Process;
 use starling_testkit::fleet::{MANAGEMENT, TIMEOUT};
 use starling_testkit::{Change, Fault, Fleet, FleetOptions, GitRepo, Match, program, wait};
 
@@ -222,79 +223,165 @@ fn a_sync_that_was_changed_unnoticed_prunes_nothing() -> Result<()> {
     })
 }
 
-async fn connect(fleet: &Fleet, cluster: &str, kubeconfig: &str) -> Result<()> {
-    let patch = json!({"stringData": {"value": kubeconfig}});
-    fleet
-        .patch::<Secret>(&format!("{cluster}-kubeconfig"), patch)
+/// A management cluster with a Cluster `m1` that connected to `m1` first, and to `m2` since, and a Sync that was applied to
+/// both.
+struct Moved {
+    fleet: Fleet,
+    repo: GitRepo,
+    _controller: Process,
+    /// The ConfigMap on `m1`.
+    before: ConfigMap,
+}
+
+impl Moved {
+    async fn begin() -> Result<Self> {
+        let fleet = Fleet::start(FleetOptions {
+            members: 2,
+            proxied: true,
+            ..FleetOptions::default()
+        })
         .await?;
+        let repo = GitRepo::init()?;
+        let commit = repo.commit(&[("app/map.yaml", &config_map("settings", "one"))], "one")?;
+        fleet
+            .put_source("source", &repo.url(), json!({"branch": "main"}))
+            .await?;
+        let controller = fleet.controller(program(), &[])?;
+        fleet.add_cluster("m1", &[]).await?;
+        fleet.until("m1", "Ready", is_ready).await?;
+        let spec = json!({"clusterRef": {"name": "m1"}, "sourceRef": {"name": "source"}, "path": "./app",
+            "deletionPolicy": "Delete", "retryInterval": "1s"});
+        fleet
+            .put::<SyncResource>(json!({"metadata": {"name": "sync"}, "spec": spec}))
+            .await?;
+        let applied = |other_than: Option<String>| {
+            let commit = commit.clone();
+            move |sync: &SyncResource| {
+                let status = sync.status.clone().unwrap_or_default();
+                status.last_applied_revision.ends_with(&commit)
+                    && other_than.as_ref() != Some(&status.last_applied_cluster_id)
+            }
+        };
+        let first = fleet.until("sync", "applied", applied(None)).await?;
+        let id = first.status.map(|status| status.last_applied_cluster_id);
+        let maps: Api<ConfigMap> = Api::namespaced(fleet.member("m1").await?, "default");
+        let before = maps.get("settings").await?;
+        connect(&fleet, &fleet.kubeconfig("m2")?).await?;
+        fleet
+            .until("sync", "applied to the other one", applied(id))
+            .await?;
+        Ok(Self {
+            fleet,
+            repo,
+            _controller: controller,
+            before,
+        })
+    }
+
+    async fn map(&self, member: &str) -> Result<ConfigMap> {
+        let maps: Api<ConfigMap> = Api::namespaced(self.fleet.member(member).await?, "default");
+        Ok(maps.get("settings").await?)
+    }
+
+    async fn until_released(&self) -> Result<()> {
+        let gone = wait::until(TIMEOUT, "the Sync is gone", async || {
+            let syncs = self.fleet.syncs().await.map_err(|error| format!("{error:#}"))?;
+            if syncs.is_empty() {
+                Ok(())
+            } else {
+                Err(format!("{syncs:?}"))
+            }
+        });
+        gone.await?;
+        let after = self.map("m1").await?;
+        assert_eq!(
+            (after.uid(), after.metadata.deletion_timestamp),
+            (self.before.uid(), None)
+        );
+        Ok(())
+    }
+}
+
+/// Gives the Cluster `m1` other credentials.
+async fn connect(fleet: &Fleet, kubeconfig: &str) -> Result<()> {
+    let patch = json!({"stringData": {"value": kubeconfig}});
+    fleet.patch::<Secret>("m1-kubeconfig", patch).await?;
     Ok(())
 }
 
-/// Guards against deletions on a cluster that nobody meant: the Cluster is another one than when its Sync was applied.
+/// Guards against deletions on a cluster that nobody meant: the Cluster was away when its Sync was deleted, and is another
+/// one when it is back.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_end_of_a_sync_deletes_nothing_on_another_cluster() -> Result<()> {
-    let fleet = Fleet::start(FleetOptions {
-        members: 2,
-        proxied: true,
-        ..FleetOptions::default()
-    })
-    .await?;
-    let repo = GitRepo::init()?;
-    let commit = repo.commit(&[("app/map.yaml", &config_map("settings", "one"))], "one")?;
-    fleet
-        .put_source("source", &repo.url(), json!({"branch": "main"}))
-        .await?;
-    let _controller = fleet.controller(program(), &[])?;
-    fleet.add_cluster("m1", &[]).await?;
-    fleet.until("m1", "Ready", is_ready).await?;
-    let spec = json!({"clusterRef": {"name": "m1"}, "sourceRef": {"name": "source"}, "path": "./app",
-        "deletionPolicy": "Delete", "retryInterval": "1s"});
-    fleet
-        .put::<SyncResource>(json!({"metadata": {"name": "sync"}, "spec": spec}))
-        .await?;
-    let applied = |id: Option<String>| {
-        let commit = commit.clone();
-        move |sync: &SyncResource| {
-            let status = sync.status.clone().unwrap_or_default();
-            status.last_applied_revision.ends_with(&commit)
-                && id.as_ref() != Some(&status.last_applied_cluster_id)
-        }
-    };
-    let first = fleet.until("sync", "applied", applied(None)).await?;
-    let id = first.status.map(|status| status.last_applied_cluster_id);
-    let map = async |member: &str| -> Result<Option<ConfigMap>> {
-        let api: Api<ConfigMap> = Api::namespaced(fleet.member(member).await?, "default");
-        Ok(api.get_opt("settings").await?)
-    };
-    let before = map("m1").await?.context("the map on m1")?;
-
-    connect(&fleet, "m1", &fleet.kubeconfig("m2")?).await?;
-    fleet
-        .until("sync", "applied to the other one", applied(id))
-        .await?;
-    // Away when the Sync is deleted, and the first one when it is back.
-    connect(&fleet, "m1", "not a kubeconfig").await?;
+    let moved = Moved::begin().await?;
+    let fleet = &moved.fleet;
+    connect(fleet, "not a kubeconfig").await?;
     let is_away = |cluster: &Cluster| !is_ready(cluster);
     fleet.until("m1", "away", is_away).await?;
     fleet.delete::<SyncResource>("sync").await?;
     let waits = |sync: &SyncResource| sync_ready(sync).1 == "ClusterNotReady";
     fleet.until("sync", "waits for the Cluster", waits).await?;
-    connect(&fleet, "m1", &fleet.kubeconfig("m1")?).await?;
-    wait::until(TIMEOUT, "the Sync is gone", async || {
-        let syncs = fleet.syncs().await.map_err(|error| format!("{error:#}"))?;
-        if syncs.is_empty() {
-            Ok(())
-        } else {
-            Err(format!("{syncs:?}"))
-        }
+    connect(fleet, &fleet.kubeconfig("m1")?).await?;
+    moved.until_released().await?;
+    assert_eq!(moved.map("m2").await?.metadata.deletion_timestamp, None);
+    Ok(())
+}
+
+/// The same while the end waits for a finalizer on the cluster that was meant: the Cluster stays Ready, and nobody knows
+/// where its new credentials lead to before the probe.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_end_that_has_begun_deletes_nothing_on_another_cluster() -> Result<()> {
+    let moved = Moved::begin().await?;
+    let fleet = &moved.fleet;
+    let maps: Api<ConfigMap> = Api::namespaced(fleet.member("m2").await?, "default");
+    let hold = |finalizers: serde_json::Value| Patch::Merge(json!({"metadata": {"finalizers": finalizers}}));
+    let merge = PatchParams::default();
+    maps.patch("settings", &merge, &hold(json!(["example.test/hold"])))
+        .await?;
+    fleet.delete::<SyncResource>("sync").await?;
+    let deletes = |sync: &SyncResource| sync_ready(sync).1 == "Deleting";
+    fleet.until("sync", "deletes", deletes).await?;
+    // The probe takes a while.
+    let probe = Match::method(Method::GET).path_ends_with("/version");
+    let slow = fleet
+        .proxy("m1")?
+        .on(probe, Fault::Latency(Duration::from_secs(4)));
+    connect(fleet, &fleet.kubeconfig("m1")?).await?;
+    wait::until(TIMEOUT, "the probe is sent", async || slow.fired() > 0).await?;
+    moved.until_released().await?;
+    maps.patch("settings", &merge, &hold(json!(null))).await?;
+    Ok(())
+}
+
+/// What the last attempt wrote is deleted, although none has succeeded on the cluster.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_end_of_a_sync_deletes_what_was_applied_in_part() -> Result<()> {
+    let moved = Moved::begin().await?;
+    let fleet = &moved.fleet;
+    let broken = config_map("broken", "one").replace("  value:", "  \"no key\":");
+    moved.repo.commit(&[("app/broken.yaml", &broken)], "broken")?;
+    let failed = |sync: &SyncResource| sync.status.as_ref().is_some_and(|status| status.attempts > 0);
+    fleet.until("sync", "failed on m2", failed).await?;
+    connect(fleet, &fleet.kubeconfig("m1")?).await?;
+    let id = fleet
+        .get::<Cluster>("m1")
+        .await?
+        .status
+        .map(|status| status.cluster_id);
+    let tried = |sync: &SyncResource| {
+        let status = sync.status.as_ref();
+        status.is_some_and(|status| Some(&status.last_attempted_cluster_id) != id.as_ref())
+    };
+    fleet.until("sync", "failed on m1", tried).await?;
+    fleet.delete::<SyncResource>("sync").await?;
+    let maps: Api<ConfigMap> = Api::namespaced(fleet.member("m1").await?, "default");
+    wait::until(TIMEOUT, "the map is gone", async || {
+        let found = maps
+            .get_opt("settings")
+            .await
+            .map_err(|error| error.to_string())?;
+        found.map_or(Ok(()), |found| Err(format!("{found:?}")))
     })
     .await?;
-    for member in ["m1", "m2"] {
-        let after = map(member).await?.context(member.to_owned())?;
-        assert_eq!(after.metadata.deletion_timestamp, None, "{member}");
-        if member == "m1" {
-            assert_eq!(after.uid(), before.uid());
-        }
-    }
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! Conditions: their types, and an update that keeps transition times.
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 pub use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
@@ -96,8 +96,11 @@ pub fn is_true(conditions: &[Condition], type_: &str, generation: i64) -> bool {
         .is_some_and(|c| c.status == "True" && c.observed_generation.unwrap_or(0) >= generation)
 }
 
+/// A transition time that lies further ahead was written by a clock that was wrong.
+const STEP: SignedDuration = SignedDuration::from_mins(10);
+
 /// Returns the conditions after an update. A condition that `updates` does not name is removed; one that
-/// keeps its status keeps its transition time.
+/// keeps its status keeps its transition time, unless that lies far ahead: timeouts would count from it.
 #[must_use]
 pub fn merge(
     before: &[Condition],
@@ -113,6 +116,7 @@ pub fn merge(
             let status = update.status.as_str();
             let since = find(before, update.type_)
                 .filter(|old| old.status == status)
+                .filter(|old| old.last_transition_time.0.duration_since(now) <= STEP)
                 .map_or(Time(now), |old| old.last_transition_time.clone());
             Condition {
                 type_: update.type_.to_owned(),
@@ -160,6 +164,11 @@ mod tests {
         assert_eq!(second[0].observed_generation, Some(2));
         let third = merge(&second, update(ConditionStatus::True, "b"), Some(2), t1);
         assert_eq!(third[0].last_transition_time, Time(t1));
+        // It was written a year ahead.
+        let year = t0 + SignedDuration::from_hours(24 * 365);
+        let ahead = merge(&[], update(ConditionStatus::False, "a"), Some(1), year);
+        let again = merge(&ahead, update(ConditionStatus::False, "a"), Some(1), t1);
+        assert_eq!(again[0].last_transition_time, Time(t1));
     }
 
     #[test]

@@ -254,6 +254,14 @@ pub struct SyncStatus {
         skip_serializing_if = "String::is_empty"
     )]
     pub last_applied_cluster_id: String,
+    /// Identity of the member that the last attempt wrote to, whether it succeeded or not. What a Sync deletes at its
+    /// end, it deletes on this member only.
+    #[serde(
+        default,
+        rename = "lastAttemptedClusterID",
+        skip_serializing_if = "String::is_empty"
+    )]
+    pub last_attempted_cluster_id: String,
     /// Time at which the last target was applied, in RFC 3339 format.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub last_applied_time: String,

@@ -5,6 +5,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use starling_api::{EntryRevision, RolloutStatus, SyncTemplate};
 
+use crate::clock_jumps::is_far_ahead;
 use crate::ids::ReleaseDigest;
 use crate::target;
 
@@ -63,7 +64,8 @@ pub fn next_release(
         return ReleaseStep::Keep(release);
     }
     match settles_at(current, wanted) {
-        Some(until) if until > now => ReleaseStep::Settle { until },
+        // A clock that was wrong wrote a time that lies far ahead.
+        Some(until) if until > now && !is_far_ahead(until, now) => ReleaseStep::Settle { until },
         Some(_) | None => ReleaseStep::Start(release),
     }
 }

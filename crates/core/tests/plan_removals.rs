@@ -169,6 +169,33 @@ fn what_a_suspended_sync_depends_on_stays_with_it() {
     );
 }
 
+/// The objects of a suspended Sync of a deleted group stay with those of what it depends on. It goes last, so that a
+/// plan that comes after a failed request still knows that.
+#[test]
+fn a_suspended_sync_of_a_deleted_group_goes_after_what_it_depends_on() {
+    let mut fleet = deleted_group(json!({"maxConcurrency": "100%"}));
+    let cause = fleet.sync("web-app-a").cause.clone();
+    fleet.input.leaving.clear();
+    for entry in ["crds", "operator", "instances"] {
+        fleet.input.leaving.extend([leaving("a", entry, cause.clone())]);
+    }
+    for (entry, on) in [("instances", "operator"), ("operator", "crds")] {
+        let sync = fleet.sync(&format!("web-{entry}-a"));
+        sync.depends_on = [format!("web-{on}-a").into()].into();
+        sync.suspended = entry == "instances";
+    }
+    for sync in fleet.input.leaving.values_mut() {
+        sync.policy = DeletionPolicy::Orphan;
+    }
+    assert_eq!(fleet.hold("web-instances-a"), RemovalHold::SyncSuspended);
+    assert_eq!(fleet.remove(), ["web-crds-a", "web-operator-a"]);
+    // The request for one of them failed.
+    fleet.sync("web-operator-a").removing_since = None;
+    assert_eq!(fleet.hold("web-instances-a"), RemovalHold::SyncSuspended);
+    assert_eq!(fleet.remove(), ["web-operator-a"]);
+    assert_eq!(fleet.remove(), ["web-instances-a"]);
+}
+
 #[test]
 fn clusters_lose_an_entry_and_leave_in_slots() {
     let mut fleet = Fleet::new(json!({"maxConcurrency": 2}));

@@ -4,12 +4,13 @@
 //! other programs. The clock is injected, so that a simulation can set the time, forward and back, as happens to real
 //! clocks.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use starling_core::clock_jumps::ClockJumps;
+use starling_core::clock_jumps::{ClockJumps, is_far_ahead};
 use tokio::time::Instant;
 
 /// The clock of the runtime, for rate limits, which so follow simulated time as waits do.
@@ -43,11 +44,16 @@ pub struct Clock {
     watched: Arc<Mutex<Watched>>,
 }
 
+/// Stored times that lie far ahead and are remembered: one for each object that a wrong clock wrote.
+const REMEMBERED: usize = 10_000;
+
 /// A reading of the wall clock and of the monotonic clock, and the jumps so far.
 #[derive(Default)]
 struct Watched {
     last: Option<(Timestamp, Instant)>,
     jumps: ClockJumps,
+    /// When this process first met the stored times that lay far ahead.
+    met: BTreeMap<Timestamp, Timestamp>,
 }
 
 impl Clock {
@@ -79,6 +85,24 @@ impl Clock {
     pub fn jumps(&self) -> ClockJumps {
         self.watch((self.read)());
         self.watched().jumps.clone()
+    }
+
+    /// Returns a time that is stored elsewhere. One that lies far ahead cannot have been written by a clock that was
+    /// right, and what waits for it would wait that long: the time at which this process met it first takes its place.
+    #[must_use]
+    pub fn believed(&self, stored: Timestamp) -> Timestamp {
+        let now = self.now();
+        if !is_far_ahead(stored, now) {
+            return stored;
+        }
+        let mut watched = self.watched();
+        if watched.met.len() >= REMEMBERED {
+            watched.met.retain(|stored, _| is_far_ahead(*stored, now));
+        }
+        if watched.met.len() >= REMEMBERED {
+            return now;
+        }
+        *watched.met.entry(stored).or_insert(now)
     }
 
     fn watch(&self, now: Timestamp) {
@@ -133,6 +157,27 @@ mod tests {
     fn times_are_truncated_to_milliseconds() {
         let clock = Clock::new(|| "2026-01-02T03:04:05.678912Z".parse().unwrap());
         assert_eq!(clock.now().to_string(), "2026-01-02T03:04:05.678Z");
+    }
+
+    /// Guards against a wait of a year for a time that a wrong clock wrote.
+    #[test]
+    fn a_time_far_ahead_is_replaced_with_the_time_when_it_was_met() {
+        let second = Arc::new(std::sync::atomic::AtomicI64::new(0));
+        let shown = Arc::clone(&second);
+        let at = |second: i64| Timestamp::from_second(1_800_000_000 + second).unwrap();
+        let clock = Clock::new(move || at(shown.load(std::sync::atomic::Ordering::SeqCst)));
+        let year = 365 * 86_400;
+        for (now, stored, believed) in [
+            (0, -5, -5),
+            (0, 300, 300),
+            (0, year, 0),
+            (60, year, 0),
+            (60, year + 1, 60),
+            (year, year, year),
+        ] {
+            second.store(now, std::sync::atomic::Ordering::SeqCst);
+            assert_eq!(clock.clone().believed(at(stored)), at(believed), "{now} {stored}");
+        }
     }
 
     #[tokio::test(start_paused = true)]

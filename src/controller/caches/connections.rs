@@ -1,6 +1,7 @@
 //! Connections to members: one client for each Cluster, created when the Cluster is first reconciled.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use starling_core::token::{LeaseError, TokenLease};
 use starling_member::Member;
@@ -17,6 +18,17 @@ pub struct Connection {
     pub made_from: String,
     /// The lease of the token in the Secret, if Starling renews the token.
     pub lease: Result<Option<TokenLease>, LeaseError>,
+    /// Whether the status of the Cluster has the identity of the member that a probe over this connection found. Until
+    /// then it may be another member, and nothing is sent but the probe.
+    pub is_probed: AtomicBool,
+}
+
+impl Connection {
+    /// Reports whether the status of the Cluster has the identity of this member.
+    #[must_use]
+    pub fn is_probed(&self) -> bool {
+        self.is_probed.load(Ordering::Acquire)
+    }
 }
 
 /// Connections by Cluster.
@@ -38,6 +50,14 @@ impl Connections {
     /// Replaces the connection of a Cluster. Pending requests on the old connection are not affected.
     pub fn put(&self, cluster: &ObjectKey, connection: Arc<Connection>) {
         self.by_cluster.set(cluster, connection);
+    }
+
+    /// Records that the status of a Cluster has the identity of the member that its connection leads to. Returns
+    /// whether that is new.
+    #[must_use]
+    pub fn probed(&self, cluster: &ObjectKey) -> bool {
+        let connection = self.get(cluster);
+        connection.is_some_and(|connection| !connection.is_probed.swap(true, Ordering::AcqRel))
     }
 
     /// Removes the connection of a Cluster.

@@ -192,6 +192,9 @@ pub struct SyncCaches {
     pub attempts: Keyed<OwnAttempt>,
     /// The admission whose slot this process gave back, from before the write of the status that says so.
     pub returned_admissions: Keyed<String>,
+    /// The admission for which the ledger once had no proof that nothing was written. A later attempt that wrote nothing
+    /// gives none.
+    pub unproven_admissions: Keyed<String>,
     /// When approvals that could not be marked are marked again.
     pub mark_retries: Times,
     /// What an event told of approvals of nothing.
@@ -329,6 +332,7 @@ impl Caches {
                     drift,
                     attempts,
                     returned_admissions,
+                    unproven_admissions,
                     mark_retries: sync_mark_retries,
                     told_approvals: sync_told_approvals,
                 },
@@ -368,6 +372,7 @@ impl Caches {
                 drift,
                 attempts,
                 returned_admissions,
+                unproven_admissions,
                 sync_mark_retries,
                 sync_told_approvals,
             ],

@@ -15,7 +15,8 @@ pub(super) async fn run(gate: GateTask, ended: CancellationToken) {
         // A try is never aborted: it has its own timeout, and a request that was sent takes effect anyway.
         let evaluation = attempt(&gate, &mut created).await;
         let clock = &gate.tools.clock;
-        let elapsed = clock.jumps().elapsed(gate.id.begun_at, clock.now());
+        let begun_at = clock.believed(gate.id.begun_at);
+        let elapsed = clock.jumps().elapsed(begun_at, clock.now());
         match starling_core::gate::after(&gate.task, &gate.id, &mut tries, evaluation, elapsed) {
             NextStep::Finished(result) => break Some(result),
             NextStep::Wait { wait, why } => {

@@ -4,16 +4,16 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 use kube::api::ListParams;
 use starling_api::{ABANDON, ADMITTED_AT, Cluster, ROLLOUT, RolloutAction, SyncGroup, SyncResource};
-use starling_core::clock_jumps::ClockJumps;
+use starling_core::clock_jumps::{ClockJumps, is_far_ahead};
 use starling_core::expand::{self, SelectorError};
 use starling_core::identity;
 use starling_core::ids::RolloutNumber;
-use starling_core::plan::{OperatorInput, ReadStrategy};
+use starling_core::plan::{OperatorInput, ReadStrategy, RemovalHold};
 use starling_core::release::rolled_revision;
 use starling_core::rollout::operator::{RolloutSubject, operator_actions};
 use starling_core::window::{Calendar, combined};
 
-use crate::controller::caches::ObjectCaches;
+use crate::controller::caches::{ObjectCaches, prune_requests};
 use crate::controller::hub::{Hub, HubError};
 use crate::controller::object_key::ObjectKey;
 
@@ -74,13 +74,22 @@ pub(super) async fn stopped_now(hub: &Hub, group: &SyncGroup) -> Result<Option<S
     Ok(stopped_by(group, &actions_now(hub, group).await?))
 }
 
-/// Reads the operator actions of the namespace of a group.
+/// Reads the operator actions of the namespace of a group from the management cluster.
 ///
 /// # Errors
 /// [`HubError`].
 pub(super) async fn actions_now(hub: &Hub, group: &SyncGroup) -> Result<Vec<RolloutAction>, HubError> {
     let namespace = group.namespace().unwrap_or_default();
     hub.list(&namespace, &ListParams::default()).await
+}
+
+/// Returns why what the release deletes later has to wait: an operator aborted its rollout.
+pub(super) fn aborted_by<'a>(
+    group: &SyncGroup,
+    actions: impl IntoIterator<Item = &'a RolloutAction>,
+) -> Option<String> {
+    let is_aborted = requests(group, actions).aborted.is_some();
+    is_aborted.then(|| prune_requests::why(&group.name_any(), Some(RemovalHold::Aborted)))
 }
 
 /// The actions are the state: the status of a group that is being deleted is not kept current.
@@ -112,6 +121,8 @@ pub(super) fn is_admission_over(
         admitted_in == Some(RolloutNumber::of(rollout))
     });
     let admitted_at: Option<Timestamp> = annotation(ADMITTED_AT).and_then(|at| at.parse().ok());
+    // A clock that was wrong wrote it, and nobody knows when that was.
+    let admitted_at = admitted_at.filter(|at| !is_far_ahead(*at, now));
     let deadline = group.spec.rollout_strategy.progress_deadline.as_std();
     let due = admitted_at.and_then(|at| clock_jumps.due(at, deadline));
     !is_current || due.is_none_or(|due| due <= now) || requests(group, actions).aborted.is_some()

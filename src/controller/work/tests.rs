@@ -145,6 +145,7 @@ fn fill(context: &Context, name: &str) {
         member: Member::connect_over(config, MemberLimits::default(), &context.adapters.network).unwrap(),
         made_from: String::new(),
         lease: Ok(None),
+        is_probed: AtomicBool::new(true),
     };
     context.caches.cluster.connections.put(&key, Arc::new(connection));
     context.caches.cluster.availability.lost(&key, Contact::Probe);
@@ -171,6 +172,8 @@ fn fill(context: &Context, name: &str) {
     };
     context.caches.sync.attempts.set(&key, attempt);
     context.caches.sync.mark_retries.set(&key, now);
+    context.caches.sync.told_approvals.set(&key, "told".to_owned());
+    context.caches.sync.unproven_admissions.set(&key, "t".to_owned());
     context.caches.sync.returned_admissions.set(&key, now.to_string());
     let _ = context.caches.group.in_flight.begin(&key, 1);
     let of_group = json!({"clusterRef": {"name": name}, "groupRef": {"name": name, "entry": "app"},

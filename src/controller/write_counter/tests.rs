@@ -3,6 +3,7 @@
 #![cfg(test)]
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use futures::future::join_all;
 use serde_json::{Value, json};
@@ -247,6 +248,32 @@ async fn a_process_that_survives_the_restore_notices_it_with_its_next_number() {
     server.restore(backup);
     let refusal = writes.take().await.unwrap_err();
     assert!(is_held(&refusal), "{refusal}");
+    assert_eq!(counter.held().unwrap().number, lost);
+    assert!(server.data()["restoreDetected"].is_string(), "{}", server.data());
+}
+
+/// Guards against rollouts and gates of a mixture of both pasts: no number may be needed for a long time.
+#[tokio::test(start_paused = true)]
+async fn a_suspicion_is_checked_at_once() {
+    let server = Server::new();
+    let (counter, writes) = server.process().await;
+    let _checks = tokio::spawn(counter.clone().check_suspicions());
+    let settled = async || {
+        while counter.is_suspect() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    writes.take().await.unwrap();
+    counter.suspect();
+    assert!(counter.is_suspect());
+    settled().await;
+    assert!(counter.held().is_none(), "an API server that lagged");
+    let backup = server.data();
+    let lost = writes.take().await.unwrap();
+    server.restore(backup);
+    lock(&server.0).failures = 1;
+    counter.suspect();
+    settled().await;
     assert_eq!(counter.held().unwrap().number, lost);
     assert!(server.data()["restoreDetected"].is_string(), "{}", server.data());
 }

@@ -141,6 +141,10 @@ impl Explainer<'_> {
                 ),
                 "see the clusters".to_owned(),
             ),
+            RemovalHold::SyncSuspended if self.input.deleting => (
+                format!("{of} are suspended, and what they depend on goes first: {syncs}"),
+                "the Syncs that they depend on are released".to_owned(),
+            ),
             RemovalHold::SyncSuspended => (
                 format!("Syncs of clusters that left the group are suspended: {syncs}"),
                 "the Syncs are resumed".to_owned(),

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use starling_api::DeletionPolicy;
 
-use super::leaving::{LeavingCause, LeavingSync, RemovalDecision, RemovalHold};
+use super::leaving::{LeavingCause, LeavingSync, RemovalDecision, RemovalHold, goes_last};
 use super::openings::Openings;
 use super::prune;
 use super::prune_request::PruneRequest;
@@ -89,6 +89,9 @@ impl<'a> GroupRemoval<'a> {
         let hold = |reason, recheck_at| RemovalDecision::Hold { reason, recheck_at };
         if sync.removing_since.is_some() {
             return RemovalDecision::Removing;
+        }
+        if goes_last(sync, &self.input.leaving) {
+            return hold(RemovalHold::SyncSuspended, None);
         }
         // Nothing is taken away from clusters whose objects stay.
         if sync.policy == DeletionPolicy::Orphan {

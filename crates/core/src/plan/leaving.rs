@@ -185,6 +185,20 @@ pub fn needed_by_suspended(leaving: &BTreeMap<SyncName, LeavingSync>) -> BTreeSe
     needed
 }
 
+/// Reports whether a Sync of a deleted group has to stay although its objects do: it is suspended, and the removal of
+/// what it depends on has not begun. Once it is gone, nobody would know that its objects need the others.
+pub(super) fn goes_last(sync: &LeavingSync, leaving: &BTreeMap<SyncName, LeavingSync>) -> bool {
+    let mut needed = BTreeSet::new();
+    let mut next = vec![sync];
+    while let Some(of) = next.pop() {
+        for on in &of.depends_on {
+            next.extend(leaving.get(on).filter(|_| needed.insert(on)));
+        }
+    }
+    let waits = |name: &&SyncName| leaving.get(*name).is_some_and(|on| on.removing_since.is_none());
+    sync.suspended && needed.iter().any(waits)
+}
+
 impl RemovalDecision {
     /// Reports whether the Sync is kept for a reason.
     pub(super) fn is_held_by(&self, by: RemovalHold) -> bool {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use kube::ResourceExt;
 use starling_api::Cluster;
@@ -179,15 +180,12 @@ async fn connect(context: ClusterContext<'_>, cluster: &Cluster) -> Result<Arc<C
         member: member.numbered(context.writes.of_cluster(&key)),
         made_from,
         lease: TokenLease::of(credentials.secret().annotations()),
+        is_probed: AtomicBool::new(false),
     });
+    // The Syncs of the Cluster do not use it before the probe, whose report enqueues them.
     context.connections.put(&key, connection.clone());
     // The availability was observed with the old credentials or the old server.
     context.availability.forget(&key);
-    // The Syncs of the Cluster may have been reconciled before the connection existed. After a start they do not use it
-    // before the first probe, which enqueues them.
-    if context.number_checks.is_tried(&key) {
-        context.handlers.enqueue_syncs_of(&key);
-    }
     Ok(connection)
 }
 

@@ -57,6 +57,7 @@ pub(super) async fn apply(
         Err(outcome) => return Ok(outcome.into()),
     };
     let Known { records, .. } = load(context, sync).await;
+    answer_request(context, sync.observed, &records).await?;
     match find_drift(context, &member, sync, wanted, &records).await {
         Ok(drift) => attempt(context, sync, wanted, Some(drift.repair)).await,
         Err(outcome) => Ok(outcome.into()),
@@ -97,6 +98,7 @@ pub(super) async fn check(
         .await;
     schedule_check(context, sync);
     let Known { records, .. } = load(context, sync).await;
+    answer_request(context, observed, &records).await?;
     // Fewer records than objects mean that the ledger was lost, or is not current. An attempt reads the objects without
     // a record again and writes only those that are not in sync. An object that waits to be pruned is not read, and
     // gets no record, so the others are checked nevertheless.
@@ -345,6 +347,38 @@ fn is_later(sync: &ValidSync<'_>, wanted: &Wanted) -> bool {
     deletion_hold::waits(observed, wanted)
         || failures_before(sync, wanted) > 0
         || has_applied(&observed.status, &wanted.target, &observed.cluster_id)
+}
+
+/// A requested reconcile believes no record. Its pass may end without a comparison, and the request is handled then: so
+/// the next attempt compares.
+///
+/// # Errors
+/// [`ReconcileError`] if the ledger cannot be written.
+async fn answer_request(
+    context: SyncContext<'_>,
+    observed: &SyncSnapshot,
+    records: &BTreeMap<ObjectId, Record>,
+) -> Result<(), ReconcileError> {
+    if observed.requested() {
+        forget_digests(context, observed, records).await?;
+    }
+    Ok(())
+}
+
+/// The same for a pass without an attempt: the Sync waits for something.
+///
+/// # Errors
+/// [`ReconcileError`] if the ledger cannot be read or written.
+pub(super) async fn answer_waiting(
+    context: SyncContext<'_>,
+    observed: &SyncSnapshot,
+) -> Result<(), ReconcileError> {
+    if !observed.requested() {
+        return Ok(());
+    }
+    let (cluster_id, owner) = (&observed.cluster_id, &observed.owner);
+    let recorded = context.ledger.load_records(cluster_id, owner).await?;
+    forget_digests(context, observed, &recorded.objects).await
 }
 
 /// Makes all records unconfirmed, so that no later attempt believes them.

@@ -14,7 +14,7 @@ use starling_core::deletion_budget::{BudgetClock, BudgetLimits, Earlier};
 use starling_core::deletion_grant::Granted;
 use starling_member::{BudgetRequest, Budgets, DeletionRefusal};
 
-use super::super::group_state::{actions_now, closed_window, is_admission_over, stopped_by};
+use super::super::group_state::{aborted_by, actions_now, closed_window, is_admission_over, stopped_by};
 use super::dependencies;
 use super::observe::SyncSnapshot;
 use crate::controller::caches::prune_requests::{self, PruneAnswer};
@@ -70,6 +70,9 @@ impl BudgetsOf<'_> {
         }
         if self.target == ENDING {
             return turn.take(key);
+        }
+        if let Some(why) = turn.is_later.then(|| aborted_by(&group, &actions)).flatten() {
+            return Err(DeletionRefusal::Stopped(why));
         }
         still_here::is_not_undeleted(self.observed.group.as_deref(), &group)?;
         let (now, jumps) = (self.context.clock.now(), self.context.clock.jumps());

@@ -81,6 +81,7 @@ async fn pass(context: SyncContext<'_>, key: &ObjectKey) -> Result<Next, Reconci
         Ok(_) if observed.awaits_first_probe => Ok(Next::OnEvent),
         Ok(sync) => advance(context, &sync).await,
         Err(blocked) => {
+            Box::pin(attempt::answer_waiting(context, &observed)).await?;
             report::blocked(context, &observed, &blocked).await?;
             Ok(Next::OnEvent)
         }
@@ -118,11 +119,11 @@ async fn held(
 async fn advance(context: SyncContext<'_>, sync: &ValidSync<'_>) -> Result<Next, ReconcileError> {
     let step = decide(context, sync);
     let done: Option<Done> = match &step {
-        SyncStep::Apply(wanted) => Some(attempt::apply(context, sync, wanted).await?),
-        SyncStep::CheckDrift(wanted) => Some(attempt::check(context, sync, wanted).await?),
+        SyncStep::Apply(wanted) => Some(Box::pin(attempt::apply(context, sync, wanted)).await?),
+        SyncStep::CheckDrift(wanted) => Some(Box::pin(attempt::check(context, sync, wanted)).await?),
         // If the objects are unknown, a drift check finds them.
         SyncStep::CheckHealth(wanted) if !health::is_known(context, sync, wanted) => {
-            Some(attempt::check(context, sync, wanted).await?)
+            Some(Box::pin(attempt::check(context, sync, wanted)).await?)
         }
         SyncStep::CheckHealth(_)
         | SyncStep::DependencyCycle { .. }
@@ -135,6 +136,9 @@ async fn advance(context: SyncContext<'_>, sync: &ValidSync<'_>) -> Result<Next,
         | SyncStep::Backoff { .. }
         | SyncStep::Idle { .. } => None,
     };
+    if done.is_none() {
+        Box::pin(attempt::answer_waiting(context, sync.observed)).await?;
+    }
     let attempted_at = done.as_ref().and_then(|done| done.attempted_at);
     let outcome = done.as_ref().map(|done| &done.outcome);
     let health = health::check(context, sync, &step, outcome).await;

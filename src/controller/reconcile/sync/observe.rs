@@ -40,8 +40,9 @@ pub(super) struct SyncSnapshot {
     pub(super) group: Option<Arc<SyncGroup>>,
     pub(super) cluster_id: ClusterId,
     pub(super) connection: Option<Arc<Connection>>,
-    /// Whether an earlier process has left the cluster as ready, and this one has not probed it yet. Both status and
-    /// members stay as they are until then: the probe follows within seconds, and enqueues the Sync.
+    /// Whether the cluster was left as ready, by an earlier process or over an earlier connection, and was not probed
+    /// since. Both status and members stay as they are until then: the probe follows within seconds, and enqueues the
+    /// Sync.
     pub(super) awaits_first_probe: bool,
     pub(super) dependencies: Dependencies,
     pub(super) owner: OwnerLabel,
@@ -77,7 +78,12 @@ pub(super) fn observe(context: SyncContext<'_>, key: &ObjectKey) -> Option<SyncS
         })
     });
     let stop = stop.flatten();
+    // Nothing is written to a member before it was checked, and its identity is known.
     let is_checked = context.number_checks.is_tried(&cluster_key);
+    let connection = context.connections.get(&cluster_key).filter(|_| is_checked);
+    let awaits_probe = connection
+        .as_ref()
+        .map_or(!is_checked, |found| !found.is_probed());
     Some(SyncSnapshot {
         stop,
         approvals: approvals::observe(context, key, &object, group.as_deref()),
@@ -85,11 +91,8 @@ pub(super) fn observe(context: SyncContext<'_>, key: &ObjectKey) -> Option<SyncS
         status: object.status.clone().unwrap_or_default(),
         dependencies: dependencies::observe(context, key, &object),
         source: context.objects.sources.get(&source_key),
-        // Nothing is written to a member before it was checked.
-        connection: is_checked
-            .then(|| context.connections.get(&cluster_key))
-            .flatten(),
-        awaits_first_probe: !is_checked
+        connection: connection.filter(|found| found.is_probed()),
+        awaits_first_probe: awaits_probe
             && cluster
                 .as_ref()
                 .is_some_and(|cluster| reach(cluster) == Reach::Ready),

@@ -30,6 +30,39 @@ pub(super) struct Ownership {
     pub(super) handed_over: BTreeSet<ObjectId>,
 }
 
+/// Drops the owners whose records belong to another attempt than the one that their status names: the ledger was set
+/// back, and what they had may have been handed over since.
+async fn forget_stale(
+    context: SyncContext<'_>,
+    observed: &SyncSnapshot,
+    recorded: &mut BTreeMap<ObjectId, Vec<OwnerLabel>>,
+) {
+    let holders: BTreeSet<OwnerLabel> = recorded.values().flatten().cloned().collect();
+    if holders.is_empty() {
+        return;
+    }
+    let mut stale = BTreeSet::new();
+    for other in others(context, observed) {
+        if !holders.contains(&other.owner) {
+            continue;
+        }
+        let own = context.caches.attempts.get(&other.key);
+        // One that cannot be read is believed: its objects stay with it.
+        if let Ok(records) = context
+            .ledger
+            .load_records(&observed.cluster_id, &other.owner)
+            .await
+            && records.current(other.last_attempt(), own).is_none()
+        {
+            stale.insert(other.owner);
+        }
+    }
+    for owners in recorded.values_mut() {
+        owners.retain(|owner| !stale.contains(owner));
+    }
+    recorded.retain(|_, owners| !owners.is_empty());
+}
+
 /// Determines the ownership before `revision` is applied. `drifted` contains objects that were checked just now:
 /// another owner's label in their records no longer exists.
 pub(super) async fn ownership(
@@ -51,7 +84,7 @@ pub(super) async fn ownership(
         .filter(|key| !records.contains_key(*key) || label(key).is_some())
         .cloned()
         .collect();
-    let recorded = context
+    let mut recorded = context
         .ledger
         .other_owners(&observed.cluster_id, &observed.owner, &questions)
         .await
@@ -59,6 +92,7 @@ pub(super) async fn ownership(
             tracing::error!(sync = %observed.key, error = %crate::chain(&error), "owners of objects not read");
             BTreeMap::new()
         });
+    forget_stale(context, observed, &mut recorded).await;
     let mut ownership = Ownership::default();
     let disputed: Vec<_> = questions
         .into_iter()

@@ -28,6 +28,10 @@ pub(super) async fn returned(context: SyncContext<'_>, sync: &ValidSync<'_>) -> 
     if is_returned(context, observed) {
         return Some(admission.to_owned());
     }
+    let unproven = &context.caches.unproven_admissions;
+    if unproven.get(&observed.key).as_deref() == Some(admission) {
+        return None;
+    }
     let target = observed.target_of(&sync.spec)?;
     let reach = reach(observed.cluster.as_deref()?);
     if !slot_return::may_return(&observed.status, &target, &reach) {
@@ -46,7 +50,10 @@ pub(super) async fn returned(context: SyncContext<'_>, sync: &ValidSync<'_>) -> 
                 .set(&observed.key, admission.clone());
             Some(admission)
         }
-        Ok(false) => None,
+        Ok(false) => {
+            unproven.set(&observed.key, admission.to_owned());
+            None
+        }
         Err(error) => {
             tracing::error!(sync = %observed.key, error = %crate::chain(&error), "attempts not read");
             None

@@ -50,6 +50,7 @@ pub(super) fn after_pass(
     let updates = conditions_of(&mut draft.after, sync, pass, now);
     if let Some(attempted_at) = pass.attempted_at {
         draft.after.last_attempt_time = attempted_at.to_string();
+        draft.after.last_attempted_cluster_id = sync.observed.cluster_id.as_str().to_owned();
     }
     pass.returned
         .unwrap_or_default()

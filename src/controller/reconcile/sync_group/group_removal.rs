@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use kube::ResourceExt;
-use starling_api::{ABANDON, DeletionPolicy, IntOrPercent, RolloutStrategy, SyncGroup};
+use starling_api::{ABANDON, DeletionPolicy, IntOrPercent, RolloutStrategy, SyncGroup, SyncResource};
 use starling_core::identity;
 use starling_core::ids::SyncName;
 use starling_core::journal::Recorder;
@@ -202,7 +202,12 @@ async fn remove_all(
         };
         // A Sync that cannot be removed may still be applied, and only the first end counts.
         match remove::remove(context, sync, removal.policy).await {
-            Ok(()) => remove::end_left(context, group, sync).await?,
+            Ok(()) => {
+                remove::end_left(context, group, sync).await?;
+                if removal.policy != group.spec.deletion_policy {
+                    report_kept(context, sync, &removal.cluster).await;
+                }
+            }
             Err(error) => {
                 tracing::warn!(sync = %removal.sync, error = %crate::chain(&error), "Sync not removed");
                 all = false;
@@ -210,6 +215,16 @@ async fn remove_all(
         }
     }
     Ok(all)
+}
+
+/// Records an event for objects that stay although the policy of the group is to delete them.
+async fn report_kept(context: GroupContext<'_>, sync: &SyncResource, cluster: &str) {
+    let why = match sync.spec.template.suspend {
+        true => "the Sync is suspended",
+        false => "a Sync that depends on it is suspended",
+    };
+    let note = format!("the objects stay on cluster {cluster}: {why}");
+    context.events.warning(sync, "ObjectsOrphaned", note).await;
 }
 
 /// Returns what the next Sync waits for, as a part of a message. Clusters that are not ready hold no others, so they

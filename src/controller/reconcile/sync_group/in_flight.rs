@@ -86,7 +86,11 @@ fn by_syncs(context: GroupContext<'_>, group: &SyncGroup, now: Timestamp) -> BTr
         let (Some(admitted_at), Some(target)) = (admitted_at, target::of_spec(&sync.spec)) else {
             continue;
         };
-        let until = admitted_at.checked_add(deadline).unwrap_or(Timestamp::MAX);
+        let until = context
+            .clock
+            .believed(admitted_at)
+            .checked_add(deadline)
+            .unwrap_or(Timestamp::MAX);
         let name = &sync.spec.cluster_ref.name;
         let cluster = ObjectKey::new(ObjectKey::of(&**sync).namespace, name);
         let cluster = context.objects.clusters.get(&cluster);

@@ -20,6 +20,7 @@ use starling_core::rollout::operator::{OperatorActions, RolloutSubject, operator
 use starling_core::rollout::{
     AdmissionRef, Epoch, Facts, Known, Loaded, Need, Observations, Offer, Rolling, StepError,
 };
+use starling_net::clock::Clock;
 
 use super::leave::Leaving;
 use super::observe::Group;
@@ -48,6 +49,8 @@ pub(super) struct GroupObservations<'a> {
     pub(super) policies: Option<&'a AdmissionPolicies>,
     /// How many clusters may begin to be in flight because of the limit of the installation; `None`: no limit.
     pub(super) installation_slots: Option<usize>,
+    /// The clock, by which times of admissions are believed; `None`: as they are stored.
+    pub(super) clock: Option<&'a Clock>,
     pub(super) now: Timestamp,
 }
 
@@ -101,7 +104,16 @@ impl Observations for GroupObservations<'_> {
     }
 
     fn clusters(&mut self, rolling: &Rolling) -> BTreeMap<ClusterName, ClusterView> {
-        view::clusters(self.group, rolling, self.memo)
+        let mut clusters = view::clusters(self.group, rolling, self.memo);
+        let Some(clock) = self.clock else {
+            return clusters;
+        };
+        let entries = clusters.values_mut().flat_map(|view| view.entries.values_mut());
+        let observed = entries.filter_map(|entry| entry.observed.as_mut());
+        for admitted_at in observed.filter_map(|sync| sync.admitted_at.as_mut()) {
+            *admitted_at = clock.believed(*admitted_at);
+        }
+        clusters
     }
 
     fn give_back(&mut self, clusters: BTreeMap<ClusterName, ClusterView>) {

@@ -83,7 +83,7 @@ async fn pass(context: GroupContext<'_>, key: &ObjectKey) -> Result<Next, Reconc
         report::held(context, &group, &finding).await?;
         return Ok(Next::OnEvent);
     }
-    if is_awaited {
+    if is_awaited || context.writes.is_suspect() {
         return Ok(Next::After(waits::NUMBER_CHECK));
     }
     if group.metadata.deletion_timestamp.is_some() {
@@ -249,6 +249,7 @@ async fn step(
         awaits_marks: marks::are_missing(context, group),
         policies: Some(context.policies),
         installation_slots: in_flight::begin(context, &group.key, now),
+        clock: Some(context.clock),
         now,
     };
     let stepped = machine::drive(rollout::step, &facts, Some(recorder), &mut observed).await;

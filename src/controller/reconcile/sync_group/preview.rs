@@ -211,6 +211,7 @@ pub async fn preview_plan(
         awaits_marks: false,
         policies: None,
         installation_slots: installation_slots(&group),
+        clock: None,
         now,
     };
     // A step has no effects before somebody executes them. It comes first, because it gives the clusters back.

@@ -144,6 +144,19 @@ impl Moment<'_> {
         false
     }
 
+    /// Returns what a Sync depends on, directly or by others that leave.
+    fn dependencies_of<'s>(&'s self, sync: &'s LeavingSync) -> BTreeSet<&'s SyncName> {
+        let mut below: BTreeSet<&SyncName> = sync.depends_on.iter().collect();
+        loop {
+            let next = below.iter().filter_map(|name| self.input.leaving.get(*name));
+            let more: BTreeSet<&SyncName> = next.flat_map(|on| &on.depends_on).collect();
+            if more.is_subset(&below) {
+                return below;
+            }
+            below.extend(more);
+        }
+    }
+
     fn of_unselected(
         &self,
         (name, sync): (&SyncName, &LeavingSync),
@@ -191,6 +204,13 @@ impl Moment<'_> {
     /// Returns what is expected of a Sync of a group that is being deleted: no cluster begins while one of an earlier
     /// stage has to lose something, or is losing it.
     fn of_deleted_group(&self, sync: &LeavingSync, stage: usize, about: &[usize]) -> Expected {
+        let stays = |name: &SyncName| {
+            let on = self.input.leaving.get(name);
+            on.is_some_and(|on| on.removing_since.is_none())
+        };
+        if sync.suspended && self.dependencies_of(sync).into_iter().any(stays) {
+            return Expected::Exactly(hold(RemovalHold::SyncSuspended, None));
+        }
         if sync.policy != DeletionPolicy::Delete {
             return Expected::Exactly(RemovalDecision::Remove);
         }

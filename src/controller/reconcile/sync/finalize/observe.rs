@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use kube::ResourceExt;
 use starling_api::{ABANDON, Cluster, DeletionPolicy, FINALIZER, SyncGroup, SyncResource};
 use starling_core::deletion_subject::DeletionCause;
+use starling_core::expand::SelectorError;
 use starling_core::finalize::{ParentDeletion, Target, dependents as dependents_among};
 use starling_core::plan::Reach;
 
@@ -70,13 +71,14 @@ pub(super) async fn policy(context: SyncContext<'_>, observed: &SyncSnapshot) ->
     };
     // A plan begins a removal in its stage, in a window and in a slot, and finishes it. A Sync that the group wants is
     // released, whoever deleted it.
-    policy.stopped = match group_state::stopped_now(context.hub, &group).await {
-        Ok(stopped) => stopped,
+    let actions = match group_state::actions_now(context.hub, &group).await {
+        Ok(actions) => actions,
         Err(error) => {
             policy.parent = ParentDeletion::Unknown(crate::chain(&error));
             return policy;
         }
     };
+    policy.stopped = group_state::stopped_by(&group, &actions);
     policy.is_late = is_late(context, observed, &group);
     let name = group.name_any();
     let undecided = || {
@@ -101,11 +103,35 @@ pub(super) async fn policy(context: SyncContext<'_>, observed: &SyncSnapshot) ->
             }
             policy.cause = cause;
             policy.stopped = policy.stopped.or(undecided);
+            // A removed entry is a part of the release.
+            if policy.is_late && cause == DeletionCause::EntryRemoved {
+                policy.stopped = policy
+                    .stopped
+                    .or_else(|| group_state::aborted_by(&group, &actions));
+            }
         }
         Ok(None) => policy.wanted = true,
-        Err(why) => policy.parent = ParentDeletion::Unknown(why),
+        Err(Unwanted::Unread(why)) => policy.parent = ParentDeletion::Unknown(why),
+        Err(Unwanted::Selector(error)) => {
+            let why = format!("the clusterSelector of SyncGroup {name} is invalid: {error}");
+            policy.stopped = policy.stopped.or(Some(why));
+        }
     }
     policy
+}
+
+/// Why it is not known whether a group wants a Sync.
+enum Unwanted {
+    /// The Cluster cannot be read.
+    Unread(String),
+    /// The selector of the group is invalid.
+    Selector(SelectorError),
+}
+
+/// Reports whether a suspended Sync of a deleted group waits and is not released: once it is gone, what it depends on
+/// would go, such as the operator of its instances. The plan leaves the objects of both, unless it was suspended later.
+pub(super) fn waits_although_suspended(observed: &SyncSnapshot, policy: &Policy) -> bool {
+    policy.cause == DeletionCause::GroupDeleted && !depends_on(&observed.object).is_empty()
 }
 
 /// Reports whether the group says by now that the objects stay: that may have been set while the removal was under way.
@@ -132,18 +158,18 @@ fn is_late(context: SyncContext<'_>, observed: &SyncSnapshot, group: &SyncGroup)
 /// not selected has left with all its entries, also those that the group no longer has: so does the plan see it.
 ///
 /// # Errors
-/// The reason why it is not known.
+/// [`Unwanted`]: it is not known.
 async fn unwanted(
     context: SyncContext<'_>,
     observed: &SyncSnapshot,
     group: &SyncGroup,
-) -> Result<Option<DeletionCause>, String> {
+) -> Result<Option<DeletionCause>, Unwanted> {
     let Some(of) = &observed.object.spec.group_ref else {
         return Ok(Some(DeletionCause::SyncDeleted));
     };
     let cluster = context.hub.find::<Cluster>(&observed.cluster_key()).await;
-    let selects = match cluster.map_err(|error| crate::chain(&error))? {
-        Some(cluster) => group_state::selects(group, &cluster).map_err(|error| error.to_string())?,
+    let selects = match cluster.map_err(|error| Unwanted::Unread(crate::chain(&error)))? {
+        Some(cluster) => group_state::selects(group, &cluster).map_err(Unwanted::Selector)?,
         None => false,
     };
     Ok(match (selects, group_state::has_entry(group, &of.entry)) {
@@ -196,10 +222,15 @@ pub(super) async fn target(context: SyncContext<'_>, observed: &SyncSnapshot) ->
     }
 }
 
-/// Reports whether the Cluster connects to another member than the one that the Sync was applied to last.
+/// Reports whether the Cluster connects to another member than the one that the last attempt wrote to. Earlier versions
+/// recorded attempts that succeeded only.
 fn is_another_member(observed: &SyncSnapshot) -> bool {
-    let applied_to = observed.status.last_applied_cluster_id.as_str();
-    !applied_to.is_empty() && applied_to != observed.cluster_id.as_str()
+    let status = &observed.status;
+    let written_to = match status.last_attempted_cluster_id.as_str() {
+        "" => status.last_applied_cluster_id.as_str(),
+        attempted => attempted,
+    };
+    !written_to.is_empty() && written_to != observed.cluster_id.as_str()
 }
 
 /// Returns the names of the Syncs that have to be deleted first.
