@@ -242,8 +242,8 @@ fn waits_for_siblings(sync: &SyncResource) -> bool {
 }
 
 /// The other group selects the cluster, and what it will render there is not known yet: a label for its parameter is
-/// missing, its Source does not exist, or its selector cannot be read. Counting it as a group that renders nothing deletes the objects and their
-/// data.
+/// missing, its Source does not exist, or its selector cannot be read. Counting it as a group that renders nothing
+/// deletes the objects and their data.
 #[test]
 fn a_cluster_that_moves_to_a_group_that_is_not_ready_keeps_its_objects() -> Result<()> {
     shared_scene("unready", async |scene| {

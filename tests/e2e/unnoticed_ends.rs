@@ -9,7 +9,9 @@ use kube::api::{DeleteParams, Patch, PatchParams};
 use kube::{Api, ResourceExt as _};
 use serde_json::json;
 use starling_api::conditions::{self, DELETION_HELD};
-use starling_api::{Cluster, DeletionApproval, FIRST_CREATED_AT, SyncGroup, SyncGroupStatus, SyncResource};
+use starling_api::{
+    Cluster, DeletionApproval, FIRST_CREATED_AT, REQUESTED_AT, SyncGroup, SyncGroupStatus, SyncResource,
+};
 use starling_controlplane::Process;
 use starling_testkit::fleet::{MANAGEMENT, TIMEOUT};
 use starling_testkit::{Change, Fault, Fleet, FleetOptions, GitRepo, Match, program, wait};
@@ -223,8 +225,8 @@ fn a_sync_that_was_changed_unnoticed_prunes_nothing() -> Result<()> {
     })
 }
 
-/// A management cluster with a Cluster `m1` that connected to `m1` first, and to `m2` since, and a Sync that was applied to
-/// both.
+/// A management cluster with a Cluster `m1` that connected to `m1` first, and to `m2` since, and a Sync that was
+/// applied to both.
 struct Moved {
     fleet: Fleet,
     repo: GitRepo,
@@ -302,15 +304,18 @@ impl Moved {
     }
 }
 
-/// Gives the Cluster `m1` other credentials.
+/// Gives the Cluster `m1` other credentials, and has it look at them.
 async fn connect(fleet: &Fleet, kubeconfig: &str) -> Result<()> {
     let patch = json!({"stringData": {"value": kubeconfig}});
     fleet.patch::<Secret>("m1-kubeconfig", patch).await?;
+    let now = jiff::Timestamp::now().to_string();
+    let request = json!({"metadata": {"annotations": {REQUESTED_AT: now}}});
+    fleet.patch::<Cluster>("m1", request).await?;
     Ok(())
 }
 
-/// Guards against deletions on a cluster that nobody meant: the Cluster was away when its Sync was deleted, and is another
-/// one when it is back.
+/// Guards against deletions on a cluster that nobody meant: the Cluster was away when its Sync was deleted, and is
+/// another one when it is back.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_end_of_a_sync_deletes_nothing_on_another_cluster() -> Result<()> {
     let moved = Moved::begin().await?;
@@ -327,8 +332,8 @@ async fn the_end_of_a_sync_deletes_nothing_on_another_cluster() -> Result<()> {
     Ok(())
 }
 
-/// The same while the end waits for a finalizer on the cluster that was meant: the Cluster stays Ready, and nobody knows
-/// where its new credentials lead to before the probe.
+/// The same while the end waits for a finalizer on the cluster that was meant: the Cluster stays Ready, and nobody
+/// knows where its new credentials lead to before the probe.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_end_that_has_begun_deletes_nothing_on_another_cluster() -> Result<()> {
     let moved = Moved::begin().await?;
@@ -362,15 +367,18 @@ async fn the_end_of_a_sync_deletes_what_was_applied_in_part() -> Result<()> {
     moved.repo.commit(&[("app/broken.yaml", &broken)], "broken")?;
     let failed = |sync: &SyncResource| sync.status.as_ref().is_some_and(|status| status.attempts > 0);
     fleet.until("sync", "failed on m2", failed).await?;
+    let id_of = |cluster: &Cluster| cluster.status.clone().unwrap_or_default().cluster_id;
+    let id = id_of(&fleet.get("m1").await?);
     connect(fleet, &fleet.kubeconfig("m1")?).await?;
-    let id = fleet
-        .get::<Cluster>("m1")
-        .await?
-        .status
-        .map(|status| status.cluster_id);
+    fleet
+        .until("m1", "connects to m1", |cluster: &Cluster| id_of(cluster) != id)
+        .await?;
+    // Attempts that failed have a long pause by now.
+    let request = json!({"metadata": {"annotations": {REQUESTED_AT: "now"}}});
+    fleet.patch::<SyncResource>("sync", request).await?;
     let tried = |sync: &SyncResource| {
         let status = sync.status.as_ref();
-        status.is_some_and(|status| Some(&status.last_attempted_cluster_id) != id.as_ref())
+        status.is_some_and(|status| status.last_attempted_cluster_id != id)
     };
     fleet.until("sync", "failed on m1", tried).await?;
     fleet.delete::<SyncResource>("sync").await?;

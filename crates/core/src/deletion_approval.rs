@@ -243,9 +243,9 @@ impl Approvals {
         bounded_list(&void.collect::<Vec<String>>(), "more approve nothing")
     }
 
-    /// Returns what the valid approvals are of, in sentences for people, where no list is held: a person may have mistaken
-    /// a digest, or have approved too early. Without DeletionApprovals that are older than an hour, whose lists may be
-    /// long gone; empty if there are none.
+    /// Returns what the valid approvals are of, in sentences for people, where no list is held: a person may have
+    /// mistaken a digest, or have approved too early. Without DeletionApprovals that are older than an hour, whose
+    /// lists may be long gone; empty if there are none.
     #[must_use]
     pub fn unmatched(&self, now: Timestamp) -> String {
         let is_new = |approval: &&Approval| {

@@ -199,8 +199,8 @@ fn a_prune_waits_for_what_a_start_waits_for() {
     assert_eq!(left, (others(), RemovalHold::ClusterNotReady));
 }
 
-/// Guards against a prune that was stopped by an abort and goes on with the next plan. What a cluster that left loses is
-/// no part of the aborted release.
+/// Guards against a prune that was stopped by an abort and goes on with the next plan. What a cluster that left loses
+/// is no part of the aborted release.
 #[test]
 fn a_prune_of_an_aborted_rollout_waits_for_the_next_one() {
     let mut fleet = Fleet::new(json!({"maxConcurrency": 4}));

@@ -535,8 +535,8 @@ impl Member {
     }
 }
 
-/// Reports whether the objects that are given up and not deleted may be given up now, and otherwise says why not: labels
-/// that a namespace loses may be what admits its pods.
+/// Reports whether the objects that are given up and not deleted may be given up now, and otherwise says why not:
+/// labels that a namespace loses may be what admits its pods.
 async fn may_relinquish(job: ApplyJob<'_>, plan: &ApplyPlan<'_>, outcome: &mut ApplyOutcome) -> bool {
     if plan.relinquished.is_empty() {
         return true;

@@ -192,13 +192,13 @@ pub struct SyncCaches {
     pub attempts: Keyed<OwnAttempt>,
     /// The admission whose slot this process gave back, from before the write of the status that says so.
     pub returned_admissions: Keyed<String>,
-    /// The admission for which the ledger once had no proof that nothing was written. A later attempt that wrote nothing
-    /// gives none.
+    /// The admission for which the ledger once had no proof that nothing was written. A later attempt that wrote
+    /// nothing gives none.
     pub unproven_admissions: Keyed<String>,
     /// When approvals that could not be marked are marked again.
     pub mark_retries: Times,
     /// What an event told of approvals of nothing.
-    pub told_approvals: Keyed<String>,
+    pub reported_approvals: Keyed<String>,
 }
 
 /// Caches for each SyncGroup.
@@ -235,7 +235,7 @@ pub struct GroupCaches {
     /// The clusters in flight of each group.
     pub in_flight: ClustersInFlight,
     /// What an event told of approvals of nothing.
-    pub told_approvals: Keyed<String>,
+    pub reported_approvals: Keyed<String>,
 }
 
 impl Caches {
@@ -334,7 +334,7 @@ impl Caches {
                     returned_admissions,
                     unproven_admissions,
                     mark_retries: sync_mark_retries,
-                    told_approvals: sync_told_approvals,
+                    reported_approvals: sync_reported_approvals,
                 },
             group:
                 GroupCaches {
@@ -353,7 +353,7 @@ impl Caches {
                     settled_admissions,
                     mark_retries: group_mark_retries,
                     in_flight,
-                    told_approvals: group_told_approvals,
+                    reported_approvals: group_reported_approvals,
                 },
         } = self;
         match of {
@@ -374,7 +374,7 @@ impl Caches {
                 returned_admissions,
                 unproven_admissions,
                 sync_mark_retries,
-                sync_told_approvals,
+                sync_reported_approvals,
             ],
             Loop::SyncGroup => vec![
                 &**gate_tasks,
@@ -392,7 +392,7 @@ impl Caches {
                 settled_admissions,
                 in_flight,
                 group_mark_retries,
-                group_told_approvals,
+                group_reported_approvals,
             ],
         }
     }

@@ -175,8 +175,8 @@ pub(super) fn has_entry(group: &SyncGroup, entry: &str) -> bool {
     }
 }
 
-/// Reports whether a group selects a cluster. One that is being deleted selects none, and none selects a Cluster that is
-/// being deleted.
+/// Reports whether a group selects a cluster. One that is being deleted selects none, and none selects a Cluster that
+/// is being deleted.
 ///
 /// # Errors
 /// [`SelectorError`]: it is not known, because the selector is invalid. Nothing may be taken away because of that.

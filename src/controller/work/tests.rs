@@ -172,7 +172,11 @@ fn fill(context: &Context, name: &str) {
     };
     context.caches.sync.attempts.set(&key, attempt);
     context.caches.sync.mark_retries.set(&key, now);
-    context.caches.sync.told_approvals.set(&key, "told".to_owned());
+    context
+        .caches
+        .sync
+        .reported_approvals
+        .set(&key, "told".to_owned());
     context.caches.sync.unproven_admissions.set(&key, "t".to_owned());
     context.caches.sync.returned_admissions.set(&key, now.to_string());
     let _ = context.caches.group.in_flight.begin(&key, 1);
@@ -212,7 +216,11 @@ fn fill(context: &Context, name: &str) {
         .remember(&group, Arc::new(snapshot));
     context.caches.group.status_times.set(&key, now);
     context.caches.group.mark_retries.set(&key, now);
-    context.caches.group.told_approvals.set(&key, "told".to_owned());
+    context
+        .caches
+        .group
+        .reported_approvals
+        .set(&key, "told".to_owned());
     let _ = context
         .caches
         .group

@@ -73,7 +73,7 @@ async fn tell_unmatched(context: SyncContext<'_>, observed: &SyncSnapshot) {
         None if !is_first => own.unmatched(context.clock.now()),
         _ => String::new(),
     };
-    let told = &context.caches.told_approvals;
+    let told = &context.caches.reported_approvals;
     if told.get(&observed.key).unwrap_or_default() == unmatched {
         return;
     }

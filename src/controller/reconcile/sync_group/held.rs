@@ -280,7 +280,7 @@ pub(super) async fn tell_unmatched(context: GroupContext<'_>, group: &Group, rem
             .unmatched(context.clock.now()),
         _ => String::new(),
     };
-    let told = &context.caches.told_approvals;
+    let told = &context.caches.reported_approvals;
     if told.get(&group.key).unwrap_or_default() == unmatched {
         return;
     }

@@ -21,7 +21,7 @@ use super::super::report as sync_report;
 use super::super::resolve::resolve;
 use super::super::siblings::SiblingsOf;
 use super::super::used_approvals;
-use super::last_look::LastLook;
+use super::final_check::FinalCheck;
 use super::release::{release, release_to_copy};
 use super::report::{self, LastPass, UnfinishedDeletion};
 use crate::controller::context::{Next, SyncContext};
@@ -145,7 +145,7 @@ async fn pass(
         siblings,
         owners,
         confirm: context.budgets.confirmed_kinds(),
-        budgets: &LastLook {
+        budgets: &FinalCheck {
             budgets: BudgetsOf {
                 context,
                 observed,

@@ -6,7 +6,7 @@
 //! deletion needs the owner label of the objects, and no build.
 
 mod delete;
-mod last_look;
+mod final_check;
 mod observe;
 mod release;
 mod report;

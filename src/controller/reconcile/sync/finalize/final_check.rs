@@ -1,4 +1,4 @@
-//! The last look before the end of a Sync deletes or gives up something. Renders, tokens and reads of the member lie
+//! The last check before the end of a Sync deletes or gives up something. Renders, tokens and reads of the member lie
 //! between the decision and the first request, and a person may have stopped it since.
 
 use futures::FutureExt as _;
@@ -12,11 +12,11 @@ use super::{decide_now, observe};
 
 /// The budgets of the end of a Sync, which first decides once more whether anything may be deleted.
 #[derive(Debug)]
-pub(super) struct LastLook<'a> {
+pub(super) struct FinalCheck<'a> {
     pub(super) budgets: BudgetsOf<'a>,
 }
 
-impl LastLook<'_> {
+impl FinalCheck<'_> {
     async fn still_ends(&self) -> Result<(), DeletionRefusal> {
         let (context, observed) = (self.budgets.context, self.budgets.observed);
         let current = observe::current(context, observed).await;
@@ -37,7 +37,7 @@ impl LastLook<'_> {
     }
 }
 
-impl Budgets for LastLook<'_> {
+impl Budgets for FinalCheck<'_> {
     fn granted(&self) -> Granted {
         self.budgets.granted()
     }
