@@ -97,8 +97,8 @@ pub(super) async fn policy(context: SyncContext<'_>, observed: &SyncSnapshot) ->
         return policy;
     }
     match unwanted(context, observed, &group).await {
-        Ok(Some(cause)) => {
-            if keeps_objects(&group, observed, cause) {
+        Ok(Some((cause, is_selected))) => {
+            if keeps_objects(&group, observed, (cause, is_selected)) {
                 policy.policy = DeletionPolicy::Orphan;
             }
             policy.cause = cause;
@@ -135,15 +135,18 @@ pub(super) fn waits_although_suspended(observed: &SyncSnapshot, policy: &Policy)
 }
 
 /// Reports whether the group says by now that the objects stay: that may have been set while the removal was under way.
-fn keeps_objects(group: &SyncGroup, observed: &SyncSnapshot, cause: DeletionCause) -> bool {
+/// A cluster that is not selected has left with all its entries, also those that the group no longer has.
+fn keeps_objects(
+    group: &SyncGroup,
+    observed: &SyncSnapshot,
+    (cause, is_selected): (DeletionCause, bool),
+) -> bool {
     let entry = observed.object.spec.group_ref.as_ref().map(|of| &of.entry);
     let status = group.status.as_ref();
     let kept = status.map_or(&[][..], |status| &*status.kept_entries);
-    match cause {
-        DeletionCause::ClusterUnselected => group.spec.when_unselected == DeletionPolicy::Orphan,
-        DeletionCause::EntryRemoved => entry.is_some_and(|entry| kept.contains(entry)),
-        _ => false,
-    }
+    let is_kept = entry.is_some_and(|entry| kept.contains(entry));
+    (!is_selected && group.spec.when_unselected == DeletionPolicy::Orphan)
+        || (cause == DeletionCause::EntryRemoved && is_kept)
 }
 
 /// Reports whether the removal of a Sync gave its slot back.
@@ -154,8 +157,9 @@ fn is_late(context: SyncContext<'_>, observed: &SyncSnapshot, group: &SyncGroup)
     since.is_some_and(|since| group_state::is_removal_over(group, since, (now, &jumps)))
 }
 
-/// Returns why a group does not want a Sync, by the labels that its Cluster has now; `None`: it does. A cluster that is
-/// not selected has left with all its entries, also those that the group no longer has: so does the plan see it.
+/// Returns why a group does not want a Sync, and whether it selects the Cluster by the labels that it has now; `None`:
+/// it wants the Sync. A removed entry is the cause whether the cluster is selected or not: approvals are of a cause,
+/// and labels may come and go.
 ///
 /// # Errors
 /// [`Unwanted`]: it is not known.
@@ -163,18 +167,18 @@ async fn unwanted(
     context: SyncContext<'_>,
     observed: &SyncSnapshot,
     group: &SyncGroup,
-) -> Result<Option<DeletionCause>, Unwanted> {
+) -> Result<Option<(DeletionCause, bool)>, Unwanted> {
     let Some(of) = &observed.object.spec.group_ref else {
-        return Ok(Some(DeletionCause::SyncDeleted));
+        return Ok(Some((DeletionCause::SyncDeleted, true)));
     };
     let cluster = context.hub.find::<Cluster>(&observed.cluster_key()).await;
     let selects = match cluster.map_err(|error| Unwanted::Unread(crate::chain(&error)))? {
         Some(cluster) => group_state::selects(group, &cluster).map_err(Unwanted::Selector)?,
         None => false,
     };
-    Ok(match (selects, group_state::has_entry(group, &of.entry)) {
-        (false, _) => Some(DeletionCause::ClusterUnselected),
-        (true, false) => Some(DeletionCause::EntryRemoved),
+    Ok(match (group_state::has_entry(group, &of.entry), selects) {
+        (false, _) => Some((DeletionCause::EntryRemoved, selects)),
+        (true, false) => Some((DeletionCause::ClusterUnselected, false)),
         (true, true) => None,
     })
 }
