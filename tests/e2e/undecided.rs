@@ -147,7 +147,7 @@ fn a_cluster_that_left_keeps_its_objects_although_its_entry_leaves_too() -> Resu
 /// It is not known which clusters the group wants. The Sync says so, and a person can give its objects up.
 #[test]
 fn a_sync_of_a_group_with_an_invalid_selector_waits_and_can_be_abandoned() -> Result<()> {
-    shared_scene("mistyped", async |scene| {
+    shared_scene("odd-selector", async |scene| {
         roll_out(scene, json!({})).await?;
         let expression = json!({"key": "tier", "operator": "In", "values": []});
         let patch = json!({"spec": {"clusterSelector": {"matchExpressions": [expression]}}});
