@@ -30,7 +30,8 @@ async fn roll_out(scene: &Scene, strategy: Value) -> Result<()> {
     scene.follow_main().await?;
     scene.select(&CLUSTERS).await?;
     scene.label("m1", &scene.own("stage"), Some("canary")).await?;
-    scene.group(strategy, json!({"deletionPolicy": "Delete"})).await?;
+    let fields = json!({"deletionPolicy": "Delete", "retryInterval": "1s"});
+    scene.group(strategy, fields).await?;
     let patch =
         json!({"spec": {"whenUnselected": "Delete", "unselectedGrace": "10m", "maxUnselected": "100%"}});
     scene.fleet().patch::<SyncGroup>(scene.name, patch).await?;
