@@ -184,8 +184,7 @@ impl WriteCounter {
         Ok(())
     }
 
-    /// Records that a list was older than what was known: until what is stored has been read, nothing is decided by a
-    /// mixture of both pasts, no gate is asked, and nothing is cleaned up.
+    /// Records that a list was older than what was known: what is stored is read at once, and not with the next write.
     pub fn suspect(&self) {
         self.is_suspect.store(true, Ordering::SeqCst);
         self.has_suspicion.notify_one();

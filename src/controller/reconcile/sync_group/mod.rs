@@ -83,7 +83,7 @@ async fn pass(context: GroupContext<'_>, key: &ObjectKey) -> Result<Next, Reconc
         report::held(context, &group, &finding).await?;
         return Ok(Next::OnEvent);
     }
-    if is_awaited || context.writes.is_suspect() {
+    if is_awaited {
         return Ok(Next::After(waits::NUMBER_CHECK));
     }
     if group.metadata.deletion_timestamp.is_some() {
