@@ -605,6 +605,18 @@ fn a_late_removal_of_a_deleted_group_waits_for_what_a_removal_waits_for() {
     let mut fleet = late();
     fleet.sync("web-app-a").removing_since = None;
     assert_eq!(fleet.late_hold("web-app-a"), RemovalHold::ClusterNotReady);
+    // A deleted group has no release that an abort could concern.
+    let mut fleet = late();
+    fleet.input.strategy.windows.clear();
+    fleet.input.operator.aborted = Some(Attribution {
+        by: "jane".to_owned(),
+        reason: String::new(),
+        at: t(0),
+    });
+    assert_eq!(fleet.allow(), ["web-app-a"]);
+    fleet.is_late("web-app-b");
+    fleet.input.leaving.retain(|name, _| *name != "web-app-b");
+    assert_eq!(fleet.late_hold("web-app-b"), RemovalHold::ClusterNotReady);
 }
 
 /// An entry was removed and clusters left, and all of them were held.

@@ -70,7 +70,9 @@ impl Moment<'_> {
         }
         let place = self.place(name, request);
         let leaving = self.input.leaving.get(name).map(|sync| &sync.cause);
-        let is_of_release = matches!(leaving, None | Some(LeavingCause::EntryRemoved));
+        // A group that is being deleted has no release any more that could be aborted.
+        let is_of_release =
+            !self.input.deleting && matches!(leaving, None | Some(LeavingCause::EntryRemoved));
         let reasons = [
             (RemovalHold::MembershipHeld, self.input.membership_held),
             (RemovalHold::GroupSuspended, self.input.suspended),
