@@ -38,6 +38,7 @@ mod scratch;
 pub mod shares;
 pub mod start_rates;
 pub(crate) mod tree_renderer;
+mod unmatched_approvals;
 mod waits;
 mod watch;
 mod work;

@@ -4,7 +4,6 @@
 //! with its first write. While a finding holds the installation, no number is given, so nothing is written.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures::FutureExt as _;
@@ -35,8 +34,6 @@ pub struct WriteCounter {
     held: watch::Sender<Option<Arc<RestoreFinding>>>,
     /// One read at a time, so that many attempts with unknown numbers cause one.
     reading: tokio::sync::Mutex<()>,
-    /// Whether the management cluster may have been set back, and what is stored was not read since.
-    is_suspect: AtomicBool,
     has_suspicion: Notify,
 }
 
@@ -93,7 +90,6 @@ impl WriteCounter {
             has_waiting: Notify::new(),
             held: watch::Sender::new(None),
             reading: tokio::sync::Mutex::default(),
-            is_suspect: AtomicBool::new(false),
             has_suspicion: Notify::new(),
         }
     }
@@ -186,44 +182,17 @@ impl WriteCounter {
 
     /// Records that a list was older than what was known: what is stored is read at once, and not with the next write.
     pub fn suspect(&self) {
-        self.is_suspect.store(true, Ordering::SeqCst);
         self.has_suspicion.notify_one();
-    }
-
-    /// Reports whether the management cluster may have been set back, and that was not checked yet.
-    #[must_use]
-    pub fn is_suspect(&self) -> bool {
-        self.is_suspect.load(Ordering::SeqCst)
     }
 
     /// Checks each suspicion, until it is dropped.
     pub async fn check_suspicions(self: Arc<Self>) {
         loop {
             self.has_suspicion.notified().await;
-            while self.is_suspect() {
-                let _one = self.reading.lock().await;
-                match self.compare().await {
-                    Ok(()) | Err(Refusal::Held(_)) => self.is_suspect.store(false, Ordering::SeqCst),
-                    Err(Refusal::Hub(error)) => {
-                        tracing::warn!(error = %crate::chain(&error), "cannot check whether the management cluster was set back");
-                        tokio::time::sleep(waits::NUMBER_CHECK).await;
-                    }
-                }
+            while let Err(Refusal::Hub(error)) = self.compare().await {
+                tracing::warn!(error = %crate::chain(&error), "cannot check whether the management cluster was set back");
+                tokio::time::sleep(waits::NUMBER_CHECK).await;
             }
-        }
-    }
-
-    /// Compares what is stored with what this process has seen to be stored.
-    async fn compare(&self) -> Result<(), Refusal> {
-        // A write of this process that comes in between is in the later one of the two.
-        let seen = lock(&self.state).known.clone();
-        let record = self.hub.installation_record().await?;
-        if let Some(finding) = record.finding()? {
-            return Err(Refusal::Held(self.hold(finding, true)));
-        }
-        match record.known()?.lacks(&seen) {
-            Some(number) => Err(self.set_back(number, "the controller".to_owned()).await),
-            None => Ok(()),
         }
     }
 
@@ -266,17 +235,23 @@ impl WriteCounter {
 
     /// Reads what is stored, and compares it with what this process has seen to be stored.
     async fn read(&self) -> Result<InstallationRecord, Refusal> {
+        let record = self.compare().await?;
+        lock(&self.state).known = record.known()?;
+        Ok(record)
+    }
+
+    /// The same, without a change of what this process knows.
+    async fn compare(&self) -> Result<InstallationRecord, Refusal> {
+        // A number that this process gives in the meantime may not be in the response.
+        let seen = lock(&self.state).known.clone();
         let record = self.hub.installation_record().await?;
         if let Some(finding) = record.finding()? {
             return Err(Refusal::Held(self.hold(finding, true)));
         }
-        let known = record.known()?;
-        let lost = known.lacks(&lock(&self.state).known);
-        if let Some(number) = lost {
-            return Err(self.set_back(number, "the controller".to_owned()).await);
+        match record.known()?.lacks(&seen) {
+            Some(number) => Err(self.set_back(number, "the controller".to_owned()).await),
+            None => Ok(record),
         }
-        lock(&self.state).known = known;
-        Ok(record)
     }
 
     /// Checks a number that a member has.

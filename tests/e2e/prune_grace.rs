@@ -10,14 +10,16 @@ use kube::api::PostParams;
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 use starling_api::conditions::{self, READY};
-use starling_api::{PendingDeletions, REQUESTED_AT, SyncGroup, SyncGroupStatus, SyncResource};
+use starling_api::{PendingDeletions, REQUESTED_AT, SyncGroup, SyncResource};
 use starling_testkit::fleet::TIMEOUT;
 use starling_testkit::{Change, Fault, Match, wait};
 
 use crate::deleting::until_event;
 use crate::operator_actions::say;
+use crate::removals::is_waiting;
+use crate::unnoticed::wait_with_a_pending_prune;
 use crate::unnoticed_requests::message;
-use crate::world::{Scene, blocked_by, config_map, shared_scene, sync_ready};
+use crate::world::{Scene, config_map, shared_scene, sync_ready};
 
 fn pending(sync: &SyncResource) -> Option<&PendingDeletions> {
     sync.status.as_ref()?.pending_deletions.as_ref()
@@ -111,23 +113,8 @@ fn an_object_that_left_git_stays_for_the_grace_and_can_be_taken_back() -> Result
 #[test]
 fn an_object_whose_grace_ends_in_an_aborted_rollout_stays_until_the_next_one() -> Result<()> {
     shared_scene("abort-grace", async |scene| {
-        let first = scene.commit(&[("a", "one"), ("b", "one")])?;
-        scene.follow_main().await?;
-        scene.select(&["m1", "m2"]).await?;
-        scene.label("m1", &scene.own("stage"), Some("canary")).await?;
-        let canary = json!({"name": "canary", "afterStageTasks": [{"type": "Approval"}],
-            "clusterSelector": {"matchLabels": {scene.own("stage"): "canary"}}});
-        let fields = json!({"pruneGrace": "15s", "retryInterval": "1s"});
-        scene.group(json!({"stages": [canary]}), fields).await?;
-        let waits = |status: &SyncGroupStatus| blocked_by(status).contains("AwaitingApproval");
-        scene.status("the canary waits", waits).await?;
-        say(scene, &["approve", scene.name, "--reason", "the first release"]).await?;
-        scene.succeeded(&first).await?;
+        wait_with_a_pending_prune(scene).await?;
         let before = uid(scene, "b").await?;
-
-        drop_map(scene, "b")?;
-        scene.status("the canary waits", waits).await?;
-        until_pending(scene, 1).await?;
         say(scene, &["abort", scene.name, "--reason", "b is needed"]).await?;
         let is_held = |sync: &SyncResource| message(sync).contains("was aborted");
         scene.sync("m1", "waits for a newer release", is_held).await?;
@@ -138,7 +125,7 @@ fn an_object_whose_grace_ends_in_an_aborted_rollout_stays_until_the_next_one() -
         // The next release lacks it, too.
         scene.commit(&[("a", "two")])?;
         scene.until_value("m1", "b", None).await?;
-        scene.status("the canary waits", waits).await?;
+        scene.status("the canary waits", is_waiting).await?;
         scene.until_value("m2", "b", Some("one")).await
     })
 }

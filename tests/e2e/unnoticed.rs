@@ -16,7 +16,7 @@ use starling_testkit::{Change, Fault, FaultProxy, Match, RuleHandle, wait};
 use crate::deleting::until_gone;
 use crate::operator_actions::say;
 use crate::removals::{CLUSTERS, entries, is_waiting, roll_out};
-use crate::world::{Scene, all, blocked_by, exclusive_scene, shared_scene};
+use crate::world::{Scene, all, exclusive_scene, shared_scene};
 
 /// A watch of the controller that is open and delivers nothing.
 pub(crate) struct SilentWatch {
@@ -149,8 +149,9 @@ fn a_removal_that_was_paused_unnoticed_does_not_begin() -> Result<()> {
     })
 }
 
-/// A prune at the end of its grace is stopped by an action that the watch does not deliver. `why`: as the Sync says it.
-async fn stop_a_prune_unnoticed(scene: &Scene, action: &str, why: &str) -> Result<()> {
+/// Rolls out a release, and another one that has lost the map `b` and waits for an approval after the canary `m1`,
+/// where the deletion of the map is pending.
+pub(crate) async fn wait_with_a_pending_prune(scene: &Scene) -> Result<()> {
     let first = scene.commit(&[("a", "one"), ("b", "one")])?;
     scene.follow_main().await?;
     scene.select(&["m1", "m2"]).await?;
@@ -160,19 +161,24 @@ async fn stop_a_prune_unnoticed(scene: &Scene, action: &str, why: &str) -> Resul
         "clusterSelector": {"matchLabels": {scene.own("stage"): "canary"}}});
     let fields = json!({"pruneGrace": "15s", "retryInterval": "1s"});
     scene.group(json!({"stages": [canary]}), fields).await?;
-    let waits = |status: &SyncGroupStatus| blocked_by(status).contains("AwaitingApproval");
-    scene.status("the canary waits", waits).await?;
+    scene.status("the canary waits", is_waiting).await?;
     say(scene, &["approve", scene.name, "--reason", "the first release"]).await?;
     scene.succeeded(&first).await?;
     scene
         .repo
         .commit_to("main", &[Change::Remove("app/b.yaml")], "remove")?;
-    scene.status("the canary waits", waits).await?;
+    scene.status("the canary waits", is_waiting).await?;
     let is_pending = |sync: &SyncResource| {
         let status = sync.status.as_ref();
         status.is_some_and(|status| status.pending_deletions.is_some())
     };
     scene.sync("m1", "its deletion is pending", is_pending).await?;
+    Ok(())
+}
+
+/// A prune at the end of its grace is stopped by an action that the watch does not deliver. `why`: as the Sync says it.
+async fn stop_a_prune_unnoticed(scene: &Scene, action: &str, why: &str) -> Result<()> {
+    wait_with_a_pending_prune(scene).await?;
     let before = scene.map("m1", "b").await?.context("b")?;
     let silent = SilentWatch::of(scene, "rolloutactions").await?;
     say(scene, &[action, scene.name, "--reason", "something is wrong"]).await?;

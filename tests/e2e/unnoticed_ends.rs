@@ -99,26 +99,39 @@ async fn seen_approval(scene: &Scene, digest: &str) -> Result<String> {
     Ok(seen.await?)
 }
 
+/// Approves a list in a suspended group, takes the approval back while its watch delivers nothing, and resumes the
+/// group. Returns the watch once the controller has asked for the approval twice: what the first answer stopped was
+/// tried again.
+async fn take_an_approval_back(scene: &Scene, digest: &str) -> Result<SilentWatch> {
+    // What is approved in a suspended group is not carried out yet.
+    let suspend = |suspend: bool| json!({"spec": {"suspend": suspend}});
+    let group = scene.name;
+    scene.fleet().patch::<SyncGroup>(group, suspend(true)).await?;
+    approve(scene, digest).await?;
+    let approval = seen_approval(scene, digest).await?;
+    let silent = SilentWatch::of(scene, "deletionapprovals").await?;
+    let approvals = scene.fleet().api::<DeletionApproval>();
+    approvals.delete(&approval, &DeleteParams::default()).await?;
+    let path = format!("/deletionapprovals/{approval}");
+    let before = reads(scene, &path)?;
+    scene.fleet().patch::<SyncGroup>(group, suspend(false)).await?;
+    until_read(scene, &path, before + 1).await?;
+    Ok(silent)
+}
+
+async fn approve(scene: &Scene, digest: &str) -> Result<()> {
+    let words = ["--digest", digest, "--reason", "nobody needs it"];
+    let command = [&["approve-deletions", "group", scene.name][..], &words].concat();
+    say(scene, &command).await?;
+    Ok(())
+}
+
 /// The approval of what an automatic rollback removes is taken back while its watch delivers nothing.
 #[test]
 fn a_removal_whose_approval_was_taken_back_unnoticed_does_not_begin() -> Result<()> {
     exclusive_scene("quiet-rollback", async |scene| {
         let digest = digest_in(&fail_with_an_added_entry(scene).await?)?;
-        // What is approved in a suspended group is not carried out yet.
-        let suspend = |suspend: bool| json!({"spec": {"suspend": suspend}});
-        let group = scene.name;
-        scene.fleet().patch::<SyncGroup>(group, suspend(true)).await?;
-        let words = ["--digest", &digest, "--reason", "nobody needs it"];
-        let approve = [&["approve-deletions", "group", group][..], &words].concat();
-        say(scene, &approve).await?;
-        let approval = seen_approval(scene, &digest).await?;
-        let silent = SilentWatch::of(scene, "deletionapprovals").await?;
-        let approvals = scene.fleet().api::<DeletionApproval>();
-        approvals.delete(&approval, &DeleteParams::default()).await?;
-        let path = format!("/deletionapprovals/{approval}");
-        let before = reads(scene, &path)?;
-        scene.fleet().patch::<SyncGroup>(group, suspend(false)).await?;
-        until_read(scene, &path, before + 1).await?;
+        let silent = take_an_approval_back(scene, &digest).await?;
         for member in used_approvals::CLUSTERS {
             let sync: SyncResource = scene.fleet().get(&tools_on(scene, member)).await?;
             assert_eq!(sync.metadata.deletion_timestamp, None, "{member}");
@@ -129,7 +142,7 @@ fn a_removal_whose_approval_was_taken_back_unnoticed_does_not_begin() -> Result<
             scene.values(&used_approvals::CLUSTERS, "tool").await?,
             all("one", 2)
         );
-        say(scene, &approve).await?;
+        approve(scene, &digest).await?;
         for member in used_approvals::CLUSTERS {
             scene.until_value(member, "tool", None).await?;
         }
@@ -159,22 +172,7 @@ fn clusters_whose_approval_was_taken_back_unnoticed_do_not_leave() -> Result<()>
             scene.label(cluster, group, None).await?;
         }
         let digest = membership_held(scene).await?;
-        let suspend = |suspend: bool| json!({"spec": {"suspend": suspend}});
-        scene.fleet().patch::<SyncGroup>(group, suspend(true)).await?;
-        let words = ["--digest", &digest, "--reason", "they are gone"];
-        say(
-            scene,
-            &[&["approve-deletions", "group", group][..], &words].concat(),
-        )
-        .await?;
-        let approval = seen_approval(scene, &digest).await?;
-        let silent = SilentWatch::of(scene, "deletionapprovals").await?;
-        let approvals = scene.fleet().api::<DeletionApproval>();
-        approvals.delete(&approval, &DeleteParams::default()).await?;
-        let path = format!("/deletionapprovals/{approval}");
-        let before = reads(scene, &path)?;
-        scene.fleet().patch::<SyncGroup>(group, suspend(false)).await?;
-        until_read(scene, &path, before + 1).await?;
+        let silent = take_an_approval_back(scene, &digest).await?;
         for cluster in CLUSTERS {
             let sync: SyncResource = scene.fleet().get(&scene.sync_name(cluster)).await?;
             assert_eq!(sync.metadata.deletion_timestamp, None, "{cluster}");

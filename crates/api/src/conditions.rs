@@ -96,8 +96,16 @@ pub fn is_true(conditions: &[Condition], type_: &str, generation: i64) -> bool {
         .is_some_and(|c| c.status == "True" && c.observed_generation.unwrap_or(0) >= generation)
 }
 
-/// A transition time that lies further ahead was written by a clock that was wrong.
+/// A stored time that lies ahead by less stays, and is waited for: a clock that is set back and forth by minutes would
+/// otherwise shorten a wait.
 const STEP: SignedDuration = SignedDuration::from_mins(10);
+
+/// Reports whether a stored time that cannot lie ahead does so by far: a clock that was wrong wrote it, and waits would
+/// count from it.
+#[must_use]
+pub fn is_far_ahead(stored: Timestamp, now: Timestamp) -> bool {
+    stored.duration_since(now) > STEP
+}
 
 /// Returns the conditions after an update. A condition that `updates` does not name is removed; one that
 /// keeps its status keeps its transition time, unless that lies far ahead: timeouts would count from it.
@@ -116,7 +124,7 @@ pub fn merge(
             let status = update.status.as_str();
             let since = find(before, update.type_)
                 .filter(|old| old.status == status)
-                .filter(|old| old.last_transition_time.0.duration_since(now) <= STEP)
+                .filter(|old| !is_far_ahead(old.last_transition_time.0, now))
                 .map_or(Time(now), |old| old.last_transition_time.clone());
             Condition {
                 type_: update.type_.to_owned(),

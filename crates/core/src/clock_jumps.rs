@@ -9,22 +9,13 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
+pub use starling_api::conditions::is_far_ahead;
 
 /// A smaller difference is not a jump: clocks that are adjusted drift by less than that in minutes, and their
 /// differences add up until they are counted.
 const LEAST: SignedDuration = SignedDuration::from_millis(500);
-/// A stored time that lies ahead by less stays, and is waited for: a clock that is set back and forth by minutes would
-/// otherwise shorten a wait.
-const STEP: SignedDuration = SignedDuration::from_mins(10);
 /// Jumps that are kept. Of more, the oldest are merged.
 const KEPT: usize = 32;
-
-/// Reports whether a stored time that cannot lie ahead does so by far: a clock that was wrong wrote it, and waits would
-/// count from it.
-#[must_use]
-pub fn is_far_ahead(stored: Timestamp, now: Timestamp) -> bool {
-    stored.duration_since(now) > STEP
-}
 
 /// A jump of the wall clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

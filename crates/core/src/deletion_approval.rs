@@ -166,6 +166,12 @@ impl Approvals {
         }
     }
 
+    /// Reports whether no approval exists, used up or not.
+    #[must_use]
+    pub fn are_none(&self) -> bool {
+        self.known.is_empty()
+    }
+
     /// Reports whether a list of this digest is approved, and the approval is not used up.
     #[must_use]
     pub fn approve(&self, digest: &str) -> bool {

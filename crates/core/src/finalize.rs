@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use starling_api::DeletionPolicy;
+use starling_api::{ABANDON, DeletionPolicy};
 
 /// Everything that the end of a Sync depends on.
 #[derive(Clone, Debug)]
@@ -14,6 +14,9 @@ pub struct FinalizeInput<'a> {
     pub policy: DeletionPolicy,
     /// Whether the Sync is suspended: the member is left as it is.
     pub suspended: bool,
+    /// Whether a suspended Sync waits and is not released: its group is being deleted, and once it is gone, what it
+    /// depends on would go, such as the operator of its instances.
+    pub needs_others: bool,
     /// Whether the group is gone without having removed the Sync: the intention is unknown.
     pub group_lost: bool,
     /// The state of the deletion of the namespace, or of the definition of a kind.
@@ -122,7 +125,7 @@ pub fn finalize(input: &FinalizeInput<'_>) -> Finalize {
     if input.group_lost {
         return Finalize::Orphan(Orphaned::GroupLost);
     }
-    if input.suspended {
+    if input.suspended && !input.needs_others {
         return Finalize::Orphan(Orphaned::Suspended);
     }
     if input.cluster == Target::Gone {
@@ -134,6 +137,12 @@ pub fn finalize(input: &FinalizeInput<'_>) -> Finalize {
     }
     if let Some(why) = &input.stopped {
         return Finalize::Wait(Waiting::Group(why.clone()));
+    }
+    if input.suspended {
+        let why = format!(
+            "the Sync is suspended, and its objects may need what it depends on; resume it, or set {ABANDON}: \"true\""
+        );
+        return Finalize::Wait(Waiting::Group(why));
     }
     // Also while the cluster is unreachable: the removal was decided before the group wanted the Sync again.
     if input.wanted {
@@ -223,6 +232,7 @@ mod tests {
         FinalizeInput {
             policy: DeletionPolicy::Delete,
             suspended: false,
+            needs_others: false,
             group_lost: false,
             stopped: None,
             wanted: false,
@@ -278,6 +288,22 @@ mod tests {
             i.policy = DeletionPolicy::Orphan;
         });
         assert_eq!(orphaned, Finalize::Orphan(Orphaned::Policy));
+    }
+
+    /// Guards against an operator that goes because the Sync of its instances was released.
+    #[test]
+    fn a_suspended_sync_that_needs_others_waits_until_it_is_abandoned() {
+        let waits = decide(|i| (i.suspended, i.needs_others) = (true, true));
+        assert!(
+            matches!(&waits, Finalize::Wait(Waiting::Group(why)) if why.contains("is suspended")),
+            "{waits:?}"
+        );
+        let why = || "the group has not decided".to_owned();
+        let undecided = decide(|i| (i.suspended, i.needs_others, i.stopped) = (true, true, Some(why())));
+        assert_eq!(undecided, Finalize::Wait(Waiting::Group(why())));
+        let given_up = decide(|i| (i.suspended, i.needs_others, i.abandoned) = (true, true, true));
+        assert_eq!(given_up, Finalize::Orphan(Orphaned::Abandoned));
+        assert_eq!(decide(|i| i.needs_others = true), Finalize::Delete);
     }
 
     #[test]

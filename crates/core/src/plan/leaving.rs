@@ -173,8 +173,16 @@ impl RemovalHold {
 /// operator do.
 #[must_use]
 pub fn needed_by_suspended(leaving: &BTreeMap<SyncName, LeavingSync>) -> BTreeSet<&SyncName> {
+    needed_by(leaving.values().filter(|sync| sync.suspended), leaving)
+}
+
+/// Returns which of the Syncs that leave others depend on, directly or not.
+fn needed_by<'a>(
+    syncs: impl Iterator<Item = &'a LeavingSync>,
+    leaving: &'a BTreeMap<SyncName, LeavingSync>,
+) -> BTreeSet<&'a SyncName> {
     let mut needed = BTreeSet::new();
-    let mut next: Vec<&LeavingSync> = leaving.values().filter(|sync| sync.suspended).collect();
+    let mut next: Vec<&LeavingSync> = syncs.collect();
     while let Some(sync) = next.pop() {
         for on in &sync.depends_on {
             if let Some(of) = leaving.get(on).filter(|_| needed.insert(on)) {
@@ -188,15 +196,8 @@ pub fn needed_by_suspended(leaving: &BTreeMap<SyncName, LeavingSync>) -> BTreeSe
 /// Reports whether a Sync of a deleted group has to stay although its objects do: it is suspended, and the removal of
 /// what it depends on has not begun. Once it is gone, nobody would know that its objects need the others.
 pub(super) fn goes_last(sync: &LeavingSync, leaving: &BTreeMap<SyncName, LeavingSync>) -> bool {
-    let mut needed = BTreeSet::new();
-    let mut next = vec![sync];
-    while let Some(of) = next.pop() {
-        for on in &of.depends_on {
-            next.extend(leaving.get(on).filter(|_| needed.insert(on)));
-        }
-    }
-    let waits = |name: &&SyncName| leaving.get(*name).is_some_and(|on| on.removing_since.is_none());
-    sync.suspended && needed.iter().any(waits)
+    let waits = |name: &SyncName| leaving.get(name).is_some_and(|on| on.removing_since.is_none());
+    sync.suspended && needed_by([sync].into_iter(), leaving).into_iter().any(waits)
 }
 
 impl RemovalDecision {

@@ -211,10 +211,6 @@ async fn attempt(
         .await;
     let Known { records, has_stale } = load(context, sync).await;
     let compare = observed.requested();
-    if compare {
-        // Whatever becomes of this attempt, the next one does not believe them either.
-        forget_digests(context, observed, &records).await?;
-    }
     let job = Render {
         namespace: &observed.key.namespace,
         template,

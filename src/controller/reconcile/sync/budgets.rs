@@ -49,13 +49,14 @@ impl BudgetsOf<'_> {
     /// is no part of what the group admitted has to wait for the group.
     async fn may_delete(&self) -> Result<(), DeletionRefusal> {
         let turn = self.turn;
-        if self.target == ENDING && !turn.is_later {
+        if self.target == ENDING {
             // The end itself has read the state of the group just now.
-            return Ok(());
+            return match turn.group.as_ref().filter(|_| turn.is_later) {
+                Some(key) => turn.take(key),
+                None => Ok(()),
+            };
         }
-        if self.target != ENDING {
-            still_here::prunes(self.context, self.observed).await?;
-        }
+        still_here::prunes(self.context, self.observed).await?;
         let Some(key) = &turn.group else {
             return Ok(());
         };
@@ -67,9 +68,6 @@ impl BudgetsOf<'_> {
         let actions = actions_now(hub, &group).await.map_err(|error| unread(&error))?;
         if let Some(why) = stopped_by(&group, &actions) {
             return Err(DeletionRefusal::Stopped(why));
-        }
-        if self.target == ENDING {
-            return turn.take(key);
         }
         if let Some(why) = turn.is_later.then(|| aborted_by(&group, &actions)).flatten() {
             return Err(DeletionRefusal::Stopped(why));

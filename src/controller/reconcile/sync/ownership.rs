@@ -35,17 +35,12 @@ pub(super) struct Ownership {
 async fn forget_stale(
     context: SyncContext<'_>,
     observed: &SyncSnapshot,
+    others: &[SyncSnapshot],
     recorded: &mut BTreeMap<ObjectId, Vec<OwnerLabel>>,
 ) {
-    let holders: BTreeSet<OwnerLabel> = recorded.values().flatten().cloned().collect();
-    if holders.is_empty() {
-        return;
-    }
+    let holders: BTreeSet<&OwnerLabel> = recorded.values().flatten().collect();
     let mut stale = BTreeSet::new();
-    for other in others(context, observed) {
-        if !holders.contains(&other.owner) {
-            continue;
-        }
+    for other in others.iter().filter(|other| holders.contains(&other.owner)) {
         let own = context.caches.attempts.get(&other.key);
         // One that cannot be read is believed: its objects stay with it.
         if let Ok(records) = context
@@ -54,7 +49,7 @@ async fn forget_stale(
             .await
             && records.current(other.last_attempt(), own).is_none()
         {
-            stale.insert(other.owner);
+            stale.insert(&other.owner);
         }
     }
     for owners in recorded.values_mut() {
@@ -92,21 +87,23 @@ pub(super) async fn ownership(
             tracing::error!(sync = %observed.key, error = %crate::chain(&error), "owners of objects not read");
             BTreeMap::new()
         });
-    forget_stale(context, observed, &mut recorded).await;
     let mut ownership = Ownership::default();
-    let disputed: Vec<_> = questions
+    let mut disputed: Vec<_> = questions
         .into_iter()
         .filter(|key| recorded.contains_key(key) || label(key).is_some())
         .collect();
     if disputed.is_empty() {
         return ownership;
     }
+    let others = others(context, observed);
+    forget_stale(context, observed, &others, &mut recorded).await;
+    disputed.retain(|key| recorded.contains_key(key) || label(key).is_some());
     let holders: BTreeSet<&OwnerLabel> = disputed
         .iter()
         .flat_map(|key| recorded.get(key).into_iter().flatten())
         .collect();
     let mut claimants = BTreeMap::new();
-    for other in others(context, observed) {
+    for other in others {
         let wants = if holders.contains(&other.owner) && rolls_apart(observed, &other, revision) {
             SiblingsOf { context, observed }
                 .of_release(&other, revision)

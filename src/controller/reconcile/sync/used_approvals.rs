@@ -13,6 +13,7 @@ use super::observe::SyncSnapshot;
 use crate::controller::caches::sync_to_delete_from;
 use crate::controller::context::SyncContext;
 use crate::controller::object_key::ObjectKey;
+use crate::controller::unmatched_approvals;
 
 /// Brings the record of used approvals up to date: those that no longer exist are forgotten, and what exists before the
 /// first pass over a Sync is none of its approvals. Returns whether it was changed.
@@ -73,18 +74,8 @@ async fn tell_unmatched(context: SyncContext<'_>, observed: &SyncSnapshot) {
         None if !is_first => own.unmatched(context.clock.now()),
         _ => String::new(),
     };
-    let told = &context.caches.reported_approvals;
-    if told.get(&observed.key).unwrap_or_default() == unmatched {
-        return;
-    }
-    told.set(&observed.key, unmatched.clone());
-    if !unmatched.is_empty() {
-        let note = format!("{unmatched}, and no deletions with this digest are held");
-        context
-            .events
-            .normal(&*observed.object, "NothingToApprove", note)
-            .await;
-    }
+    let reported = &context.caches.reported_approvals;
+    unmatched_approvals::report(context.events, &*observed.object, reported, unmatched).await;
 }
 
 /// Returns what replaces the objects that an attempt deletes, as the digest of an approval covers it. Clusters of a

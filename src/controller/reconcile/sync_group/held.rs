@@ -5,19 +5,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use starling_api::conditions::{self, ConditionStatus, ConditionUpdate, DELETION_HELD, MEMBERSHIP_HELD};
 use starling_api::{
     APPROVE_DELETIONS, APPROVE_MEMBERSHIP, DeletionHold, GroupDeletionCause, GroupDeletionHold,
-    SyncGroupStatus, SyncResource, UsedApproval,
+    RolloutStatus, SyncGroupStatus, SyncResource, UsedApproval,
 };
 use starling_core::deletion_approval::Approval;
 use starling_core::ids::{ClusterName, SyncName};
 use starling_core::membership::HeldDeselection;
 use starling_core::plan::LeavingSync;
 use starling_core::plural::counted;
+use starling_core::rollout::removal_digest;
 
 use super::observe::Group;
 use crate::controller::context::GroupContext;
-
-/// The reason of the event for approvals of nothing.
-const NOTHING_TO_APPROVE: &str = "NothingToApprove";
+use crate::controller::unmatched_approvals;
 
 /// Returns the conditions for held deletions and held deselections.
 pub(super) fn conditions(
@@ -266,32 +265,28 @@ pub(super) async fn report(
 
 /// Records an event for approvals while nothing is held that they could approve. What an automatic rollback removes is
 /// not held any more once it is approved.
-pub(super) async fn tell_unmatched(context: GroupContext<'_>, group: &Group, removal: Option<&str>) {
+pub(super) async fn tell_unmatched(
+    context: GroupContext<'_>,
+    group: &Group,
+    rollout: Option<&RolloutStatus>,
+) {
     let current = context.objects.groups.get(&group.key);
     let status = current.as_ref().and_then(|group| group.status.as_ref());
     let conditions = status.map_or(&[][..], |status| &*status.conditions);
     let is_held = [DELETION_HELD, MEMBERSHIP_HELD].map(|type_| conditions::find(conditions, type_).is_some());
-    let used = group.syncs.values().flat_map(|sync| used_by(sync)).cloned();
     let approvals = group.approvals_with(&[APPROVE_DELETIONS, APPROVE_MEMBERSHIP]);
+    // Most groups have no approvals, and some have thousands of Syncs.
+    let used = || group.syncs.values().flat_map(|sync| used_by(sync)).cloned();
+    let removal = || rollout.map(|rollout| removal_digest(&group.id, rollout));
     let unmatched = match is_held {
-        [false, false] => approvals
-            .also_used(used)
-            .without(|approval| removal == Some(&approval.digest))
+        [false, false] if !approvals.are_none() => approvals
+            .also_used(used())
+            .without(|approval| removal().as_ref() == Some(&approval.digest))
             .unmatched(context.clock.now()),
         _ => String::new(),
     };
-    let told = &context.caches.reported_approvals;
-    if told.get(&group.key).unwrap_or_default() == unmatched {
-        return;
-    }
-    told.set(&group.key, unmatched.clone());
-    if !unmatched.is_empty() {
-        let note = format!("{unmatched}, and no deletions with this digest are held");
-        context
-            .events
-            .normal(&*group.object, NOTHING_TO_APPROVE, note)
-            .await;
-    }
+    let reported = &context.caches.reported_approvals;
+    unmatched_approvals::report(context.events, &*group.object, reported, unmatched).await;
 }
 
 #[cfg(test)]

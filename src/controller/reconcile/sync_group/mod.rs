@@ -34,7 +34,7 @@ use starling_api::SyncGroup;
 use starling_core::expand;
 use starling_core::ids::GroupId;
 use starling_core::journal::{Recorder, resume};
-use starling_core::rollout::{self, Transition, removal_digest};
+use starling_core::rollout::{self, Transition};
 use starling_ledger::LedgerError;
 
 use self::api::HubOf;
@@ -192,8 +192,7 @@ async fn roll(context: GroupContext<'_>, group: &Group) -> Result<Next, Reconcil
     }
     report::left_queue(context, group, report::LeftQueue { dropped, withdrawn }).await;
     let rollout = decided.as_ref().map(|decided| &decided.rolling.rollout);
-    let removal = rollout.map(|rollout| removal_digest(&group.id, rollout));
-    held::tell_unmatched(context, group, removal.as_deref()).await;
+    held::tell_unmatched(context, group, rollout).await;
     let CarriedOut {
         all_admitted,
         all_removed,

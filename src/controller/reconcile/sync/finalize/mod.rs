@@ -11,7 +11,7 @@ mod observe;
 mod release;
 mod report;
 
-use starling_api::{ABANDON, DeletionPolicy};
+use starling_api::DeletionPolicy;
 use starling_core::deletion_subject::DeletionCause;
 use starling_core::finalize::{Finalize, FinalizeInput, ParentDeletion, Waiting, finalize as decide};
 
@@ -111,17 +111,7 @@ struct Decided {
 
 /// Decides by what the management cluster has now. `observed` has the Sync as it is there.
 async fn decide_now(context: SyncContext<'_>, observed: &SyncSnapshot) -> Decided {
-    let mut policy = observe::policy(context, observed).await;
-    let mut suspended = observed.object.spec.template.suspend;
-    if suspended && observe::waits_although_suspended(observed, &policy) {
-        suspended = false;
-        let why = || {
-            format!(
-                "the Sync is suspended, and its objects may need what it depends on; resume it, or set {ABANDON}: \"true\""
-            )
-        };
-        policy.stopped = policy.stopped.or_else(|| Some(why()));
-    }
+    let policy = observe::policy(context, observed).await;
     let parent = match policy.parent {
         ParentDeletion::None => parent_deletion(context.hub, &observed.key).await,
         known => known,
@@ -129,7 +119,8 @@ async fn decide_now(context: SyncContext<'_>, observed: &SyncSnapshot) -> Decide
     let waiting = observe::dependents(context, observed);
     let decision = decide(&FinalizeInput {
         policy: policy.policy,
-        suspended,
+        suspended: observed.object.spec.template.suspend,
+        needs_others: observe::needs_others(observed, policy.cause),
         group_lost: policy.group_lost,
         stopped: policy.stopped,
         wanted: policy.wanted,

@@ -128,10 +128,10 @@ enum Unwanted {
     Selector(SelectorError),
 }
 
-/// Reports whether a suspended Sync of a deleted group waits and is not released: once it is gone, what it depends on
-/// would go, such as the operator of its instances. The plan leaves the objects of both, unless it was suspended later.
-pub(super) fn waits_although_suspended(observed: &SyncSnapshot, policy: &Policy) -> bool {
-    policy.cause == DeletionCause::GroupDeleted && !depends_on(&observed.object).is_empty()
+/// Reports whether a Sync of a deleted group depends on others, which would go once it is gone. The plan leaves the
+/// objects of both, unless it was suspended later.
+pub(super) fn needs_others(observed: &SyncSnapshot, cause: DeletionCause) -> bool {
+    cause == DeletionCause::GroupDeleted && !depends_on(&observed.object).is_empty()
 }
 
 /// Reports whether the group says by now that the objects stay: that may have been set while the removal was under way.
