@@ -49,6 +49,8 @@ pub(super) const DESELECTION_SETTLE: Duration = Duration::from_secs(3);
 /// Wait of a group while one of its members has not been checked since the start: a probe takes some milliseconds, or
 /// ten seconds without a response.
 pub(super) const NUMBER_CHECK: Duration = Duration::from_millis(500);
+/// Longest wait between two tries to read the count of writes while the management cluster may have been set back.
+pub(super) const NUMBER_CHECK_MAX: Duration = Duration::from_secs(10);
 /// Longest time after which a list of deletions asks a budget that has become free. A group has thousands of Syncs that
 /// wait for one time; each of them costs a few requests.
 pub(super) const BUDGET_SPREAD: Duration = Duration::from_secs(30);

@@ -4,6 +4,7 @@
 //! with its first write. While a finding holds the installation, no number is given, so nothing is written.
 
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures::FutureExt as _;
@@ -35,6 +36,15 @@ pub struct WriteCounter {
     /// One read at a time, so that many attempts with unknown numbers cause one.
     reading: tokio::sync::Mutex<()>,
     has_suspicion: Notify,
+    suspicions: Suspicions,
+}
+
+/// The suspicions that the management cluster was set back.
+#[derive(Debug, Default)]
+struct Suspicions {
+    raised: AtomicU64,
+    /// As many were raised before the last comparison that succeeded.
+    checked: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -91,6 +101,7 @@ impl WriteCounter {
             held: watch::Sender::new(None),
             reading: tokio::sync::Mutex::default(),
             has_suspicion: Notify::new(),
+            suspicions: Suspicions::default(),
         }
     }
 
@@ -99,7 +110,7 @@ impl WriteCounter {
     /// # Errors
     /// [`HubError`].
     pub async fn load(&self) -> Result<(), HubError> {
-        let record = self.hub.installation_record().await?;
+        let record = self.stored().await?;
         if let Some(finding) = record.finding()? {
             tracing::warn!(%finding, "the installation is held");
             self.hold(finding, true);
@@ -161,17 +172,22 @@ impl WriteCounter {
             return Ok(());
         };
         if !lock(&self.state).is_stored {
-            return self.store(&finding).await.map(drop);
+            return self.store(&finding).await;
         }
-        let record = self.hub.installation_record().await?;
+        let record = self.stored().await?;
         if record.finding()?.is_some() {
             return Ok(());
+        }
+        let known = record.known()?;
+        if !known.knows(&finding.number) {
+            // The management cluster was set back once more, to a time without the finding: nobody has released it.
+            return self.store(&finding).await;
         }
         tracing::info!(number = %finding.number, "the restore was released");
         let mut state = lock(&self.state);
         // The memory of this process about the lost past does not count any more, and neither does its timeline.
         *state = State {
-            known: record.known()?,
+            known,
             record: Some(record),
             ..State::default()
         };
@@ -182,18 +198,43 @@ impl WriteCounter {
 
     /// Records that a list was older than what was known: what is stored is read at once, and not with the next write.
     pub fn suspect(&self) {
+        self.suspicions.raised.fetch_add(1, Ordering::SeqCst);
         self.has_suspicion.notify_one();
+    }
+
+    /// Returns whether a suspicion has not been checked yet. Until then the caches may mix two pasts: no rollout is
+    /// decided, no gate is asked, and nothing is released or deleted.
+    #[must_use]
+    pub fn is_suspect(&self) -> bool {
+        let Suspicions { raised, checked } = &self.suspicions;
+        checked.load(Ordering::SeqCst) < raised.load(Ordering::SeqCst)
     }
 
     /// Checks each suspicion, until it is dropped.
     pub async fn check_suspicions(self: Arc<Self>) {
         loop {
             self.has_suspicion.notified().await;
+            // What is raised from here on is checked once more.
+            let raised = self.suspicions.raised.load(Ordering::SeqCst);
+            let mut backoff = waits::NUMBER_CHECK;
             while let Err(Refusal::Hub(error)) = self.compare().await {
                 tracing::warn!(error = %crate::chain(&error), "cannot check whether the management cluster was set back");
-                tokio::time::sleep(waits::NUMBER_CHECK).await;
+                tokio::time::sleep(backoff).await;
+                backoff = (backoff * 2).min(waits::NUMBER_CHECK_MAX);
             }
+            self.suspicions.checked.store(raised, Ordering::SeqCst);
         }
+    }
+
+    /// Reads the record. A management cluster that was set back to a time before the first start gets it again, with the
+    /// ID of this process: all members know it.
+    async fn stored(&self) -> Result<InstallationRecord, HubError> {
+        if let Some(record) = self.hub.installation_record().await? {
+            return Ok(record);
+        }
+        self.hub.create_installation(&self.installation).await?;
+        let record = self.hub.installation_record().await?;
+        record.ok_or_else(|| HubError::contended("create", &installation_key()))
     }
 
     /// Takes `count` numbers of the timeline of this process. Returns the number before the first of them.
@@ -244,7 +285,7 @@ impl WriteCounter {
     async fn compare(&self) -> Result<InstallationRecord, Refusal> {
         // A number that this process gives in the meantime may not be in the response.
         let seen = lock(&self.state).known.clone();
-        let record = self.hub.installation_record().await?;
+        let record = self.stored().await?;
         if let Some(finding) = record.finding()? {
             return Err(Refusal::Held(self.hold(finding, true)));
         }
@@ -315,7 +356,7 @@ impl WriteCounter {
     /// Stores a finding, unless one is stored.
     async fn store(&self, finding: &RestoreFinding) -> Result<(), HubError> {
         for _ in 0..TRIES {
-            let record = self.hub.installation_record().await?;
+            let record = self.stored().await?;
             let known = record.known()?;
             if record.finding()?.is_some()
                 || self

@@ -339,11 +339,13 @@ async fn raise_budget(world: &World, hub: &Client) -> anyhow::Result<()> {
 async fn release_restore(world: &World, hub: &Client) -> anyhow::Result<()> {
     let hub = Hub::new(hub.clone());
     let record = hub.installation_record().await?;
+    let record = record.context("no ConfigMap of the installation")?;
     let mut known = record.known()?;
     let lost: Vec<WriteNumber> = { numbers(world)?.into_iter() }
         .filter(|number| !known.knows(number))
         .collect();
     known.release(lost);
+    known.release(record.finding()?.map(|finding| finding.number));
     world.add_release();
     let written = hub.write_installation(&record, &known, None).await?;
     written.context("another process wrote in between")?;

@@ -16,7 +16,7 @@ use starling_core::ids::InstallationId;
 use starling_core::object::GroupKind;
 use starling_core::restore::{KnownWrites, RestoreFinding};
 
-use super::error::{is_conflict, within};
+use super::error::{is_conflict, is_not_found, within};
 use super::{Hub, HubError};
 use crate::controller::object_key::ObjectKey;
 
@@ -83,18 +83,17 @@ fn encoded<T: Serialize>(value: Option<&T>, key: &'static str) -> Result<Value, 
 }
 
 impl Hub {
-    /// Reads the ConfigMap of the installation.
+    /// Reads the ConfigMap of the installation; `None`: it does not exist.
     ///
     /// # Errors
-    /// [`HubError`], also if it does not exist.
-    pub async fn installation_record(&self) -> Result<InstallationRecord, HubError> {
-        let api: Api<ConfigMap> = self.namespaced(SYSTEM_NAMESPACE);
-        let map = within("read", installation_key(), api.get(INSTALLATION)).await?;
-        Ok(InstallationRecord { map })
+    /// [`HubError`].
+    pub async fn installation_record(&self) -> Result<Option<InstallationRecord>, HubError> {
+        let map = self.find(&installation_key()).await?;
+        Ok(map.map(|map| InstallationRecord { map }))
     }
 
     /// Writes the numbers and the finding, and returns what is stored; `None`: the ConfigMap has changed since it was
-    /// read, and nothing was written.
+    /// read, or is gone, and nothing was written.
     ///
     /// # Errors
     /// [`HubError`]; then it is uncertain what is stored.
@@ -126,7 +125,9 @@ impl Hub {
         );
         match written.await {
             Ok(map) => Ok(Some(InstallationRecord { map })),
-            Err(HubError::Request { source, .. }) if is_conflict(&source) => Ok(None),
+            Err(HubError::Request { source, .. }) if is_conflict(&source) || is_not_found(&source) => {
+                Ok(None)
+            }
             Err(error) => Err(error),
         }
     }
@@ -170,16 +171,29 @@ impl Hub {
         // The UID of the namespace serves as ID: it is unique and random, so no generator is needed.
         let namespaces: Api<Namespace> = Api::all(self.client());
         let namespace = within("read Namespace", key.clone(), namespaces.get(SYSTEM_NAMESPACE)).await?;
-        let mut map = ConfigMap::default();
-        map.metadata.name = Some(INSTALLATION.into());
-        map.data = Some([("id".to_owned(), namespace.uid().unwrap_or_default())].into());
-        match within("create", key.clone(), api.create(&PostParams::default(), &map)).await {
-            // Another replica was faster, and its ID counts.
-            Err(HubError::Request { source, .. }) if is_conflict(&source) => {}
-            other => drop(other?),
-        }
+        let new_id = InstallationId::new(namespace.uid().unwrap_or_default());
+        self.create_installation(&new_id).await?;
+        // Another replica may have been faster, and its ID counts.
         let map = within("read", key, api.get(INSTALLATION)).await?;
         Ok(id(map).unwrap_or_default())
+    }
+
+    /// Creates the ConfigMap of the installation with this ID, unless it exists.
+    ///
+    /// # Errors
+    /// [`HubError`].
+    pub async fn create_installation(&self, id: &InstallationId) -> Result<(), HubError> {
+        self.ensure_system_namespace().await?;
+        let api: Api<ConfigMap> = self.namespaced(SYSTEM_NAMESPACE);
+        let mut map = ConfigMap::default();
+        map.metadata.name = Some(INSTALLATION.into());
+        map.data = Some([("id".to_owned(), id.to_string())].into());
+        let params = PostParams::default();
+        let created = api.create(&params, &map);
+        match within("create", installation_key(), created).await {
+            Err(HubError::Request { source, .. }) if is_conflict(&source) => Ok(()),
+            other => other.map(drop),
+        }
     }
 
     /// Returns the installation ID, if it exists. Creates nothing.

@@ -325,6 +325,22 @@ async fn a_group_waits_until_its_members_were_checked() {
     assert_ne!(reconcile(Loop::SyncGroup, &context, &key).await.ok(), waits);
 }
 
+/// Guards against rollouts, gates and attempts of a mixture of both pasts: the lists of a restored management cluster come
+/// one after the other.
+#[tokio::test]
+async fn nothing_goes_on_while_the_management_cluster_may_have_been_set_back() {
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    let directory = tempfile::tempdir().unwrap();
+    let context = context(directory.path()).await;
+    observe(&context, "a", false);
+    let key = ObjectKey::new("ns", "a");
+    context.writes.suspect();
+    for of in [Loop::SyncGroup, Loop::Sync] {
+        let waits = Some(Next::After(crate::controller::waits::NUMBER_CHECK));
+        assert_eq!(reconcile(of, &context, &key).await.ok(), waits, "{of:?}");
+    }
+}
+
 /// Guards against a management cluster that is set back, and whose Sources and releases of the backup end the mirrors
 /// and pins of what came since.
 #[tokio::test]
@@ -340,6 +356,11 @@ async fn nothing_that_seems_unused_is_deleted_while_the_installation_is_held() {
         .number_checks
         .tried(&ObjectKey::new("ns", "eu"), true);
     assert!(may_delete(&context));
+    context.writes.suspect();
+    assert!(
+        !may_delete(&context),
+        "a list was older, and the count is not read yet"
+    );
     let finding = RestoreFinding {
         number: "a/7".parse().unwrap(),
         witness: "Cluster ns/eu".to_owned(),

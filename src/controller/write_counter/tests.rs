@@ -48,11 +48,19 @@ impl Server {
                 return failure(parts, 500, "InternalError");
             }
             match parts.method.as_str() {
-                "POST" => {
+                "POST" if parts.uri.query().is_some_and(|query| query.contains("dryRun")) => {
                     stored.uids += 1;
                     let uid = format!("uid-{}", stored.uids);
                     (201, json!({"metadata": {"name": "n", "uid": uid}}))
                 }
+                "POST" if parts.uri.path().ends_with("/namespaces") => failure(parts, 409, "AlreadyExists"),
+                "POST" => {
+                    stored.map = serde_json::from_slice(body).unwrap();
+                    stored.map["metadata"]["uid"] = "v".into();
+                    stored.next_version();
+                    (201, stored.map.clone())
+                }
+                _ if stored.map.is_null() => failure(parts, 404, "NotFound"),
                 "PATCH" => stored.patch(parts, body),
                 _ => (200, stored.map.clone()),
             }
@@ -81,6 +89,11 @@ impl Server {
         let mut stored = lock(&self.0);
         stored.map["data"] = data;
         stored.next_version();
+    }
+
+    /// Restores a backup that has no ConfigMap yet.
+    fn lose(&self) {
+        lock(&self.0).map = Value::Null;
     }
 }
 
@@ -219,7 +232,7 @@ async fn a_restore_holds_all_processes_until_its_release() {
     assert!(counter.held().is_some(), "nobody has released it");
 
     let hub = server.hub();
-    let record = hub.installation_record().await.unwrap();
+    let record = hub.installation_record().await.unwrap().unwrap();
     let mut known = record.known().unwrap();
     known.release([lost.clone()]);
     hub.write_installation(&record, &known, None)
@@ -267,9 +280,66 @@ async fn a_suspicion_is_checked_at_once() {
     lock(&server.0).failures = 1;
     let mut held = counter.subscribe();
     counter.suspect();
+    assert!(counter.is_suspect());
     held.changed().await.unwrap();
     assert_eq!(counter.held().unwrap().number, lost);
     assert!(server.data()["restoreDetected"].is_string(), "{}", server.data());
+}
+
+/// Guards against an installation that waits for ever after a suspicion that was wrong.
+#[tokio::test(start_paused = true)]
+async fn a_suspicion_ends_with_a_comparison() {
+    let server = Server::new();
+    let (counter, writes) = server.process().await;
+    writes.take().await.unwrap();
+    counter.suspect();
+    counter.suspect();
+    assert!(counter.is_suspect());
+    lock(&server.0).failures = 2;
+    let _checks = tokio::spawn(counter.clone().check_suspicions());
+    tokio::time::sleep(waits::NUMBER_CHECK).await;
+    assert!(counter.is_suspect(), "nothing was read yet");
+    tokio::time::sleep(2 * waits::NUMBER_CHECK_MAX).await;
+    assert!(!counter.is_suspect() && counter.held().is_none());
+    assert_eq!(lock(&server.0).failures, 0);
+}
+
+/// Guards against a backup from before the first start: the process that goes on can neither count nor compare, and a
+/// restart gives the installation another ID.
+#[tokio::test(start_paused = true)]
+async fn a_management_cluster_that_was_never_installed_gets_its_id_back() {
+    let server = Server::new();
+    let (counter, writes) = server.process().await;
+    server.lose();
+    writes.take().await.unwrap();
+    assert_eq!(server.data()["id"], "i");
+    let lost = writes.take().await.unwrap();
+    server.lose();
+    let refusal = writes.take().await.unwrap_err();
+    assert!(is_held(&refusal), "{refusal}");
+    assert_eq!(counter.held().unwrap().number, lost);
+    assert_eq!(server.data()["id"], "i");
+    assert!(server.data()["restoreDetected"].is_string(), "{}", server.data());
+}
+
+/// Guards against a finding that another restore takes away, as if a person had released it.
+#[tokio::test(start_paused = true)]
+async fn another_restore_releases_nothing() {
+    let server = Server::new();
+    let (counter, writes) = server.process().await;
+    writes.take().await.unwrap();
+    let backup = server.data();
+    writes.take().await.unwrap();
+    for restored in [Some(backup.clone()), Some(backup), None] {
+        match restored {
+            Some(backup) => server.restore(backup),
+            None => server.lose(),
+        }
+        writes.take().await.unwrap_err();
+        counter.recheck().await.unwrap();
+        assert!(counter.held().is_some());
+        assert!(server.data()["restoreDetected"].is_string(), "{}", server.data());
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -19,7 +19,7 @@ use kube::api::ListParams;
 use kube::{Api, ResourceExt};
 use starling_api::{Cluster, Source, SyncGroup, SyncResource};
 use starling_core::preview::Overview;
-use starling_core::restore::KnownWrites;
+use starling_core::restore::{KnownWrites, RestoreFinding};
 
 use self::compare::Comparison;
 use super::workspace::Workspace;
@@ -27,7 +27,7 @@ use super::{CHANGES, CONCURRENCY, ToolOptions, dry_run, print};
 use crate::cli::caller::{Caller, CallerArguments};
 use crate::cli::lists::Namespaced;
 use crate::cli::{kube_errors, output};
-use crate::controller::hub::Hub;
+use crate::controller::hub::{Hub, InstallationRecord, installation_key};
 use crate::controller::object_key::ObjectKey;
 use crate::read_model::restore::{LostWrite, RestorePlan};
 
@@ -77,7 +77,7 @@ struct Restored {
 pub(in crate::cli) async fn release_restore(arguments: RestoreArguments) -> anyhow::Result<ExitCode> {
     let caller = Caller::sign_in(&arguments.caller).await?;
     let hub = Hub::new(caller.client.clone());
-    let record = hub.installation_record().await?;
+    let record = read(&hub).await?;
     let Some(finding) = record.finding()? else {
         output::print("no restore of the management cluster was detected\n");
         return Ok(ExitCode::SUCCESS);
@@ -92,7 +92,7 @@ pub(in crate::cli) async fn release_restore(arguments: RestoreArguments) -> anyh
             Ok(ExitCode::from(CHANGES))
         }
         Some(given) if given == digest => {
-            release(&hub, &plan).await?;
+            release(&hub, &plan, &finding).await?;
             output::print("released; the controller continues within seconds\n");
             Ok(ExitCode::SUCCESS)
         }
@@ -100,12 +100,22 @@ pub(in crate::cli) async fn release_restore(arguments: RestoreArguments) -> anyh
     }
 }
 
-/// Ends the hold. The numbers that the plan has met are known from now on.
-async fn release(hub: &Hub, plan: &RestorePlan) -> anyhow::Result<()> {
+async fn read(hub: &Hub) -> anyhow::Result<InstallationRecord> {
+    let record = hub.installation_record().await?;
+    record.with_context(|| {
+        let key = installation_key();
+        format!("ConfigMap {key} does not exist: no controller has run with this management cluster")
+    })
+}
+
+/// Ends the hold. The numbers that the plan has met are known from now on, and so is that of the finding: the controller
+/// tells by it that a person has released the finding, and that it was not lost with another restore.
+async fn release(hub: &Hub, plan: &RestorePlan, finding: &RestoreFinding) -> anyhow::Result<()> {
     for _ in 0..TRIES {
-        let record = hub.installation_record().await?;
+        let record = read(hub).await?;
         let mut known = record.known()?;
-        known.release(plan.lost.iter().map(|lost| lost.number.clone()));
+        let met = plan.lost.iter().map(|lost| &lost.number);
+        known.release(met.chain([&finding.number]).cloned());
         if hub.write_installation(&record, &known, None).await?.is_some() {
             return Ok(());
         }

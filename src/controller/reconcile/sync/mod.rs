@@ -35,6 +35,7 @@ mod validate;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use starling_api::SyncResource;
 use starling_core::restore::RestoreFinding;
 use starling_core::step::{StepInput, SyncStep, next_step};
 
@@ -65,7 +66,10 @@ async fn pass(context: SyncContext<'_>, key: &ObjectKey) -> Result<Next, Reconci
         return Ok(Next::OnEvent);
     };
     if let Some(finding) = context.writes.held() {
-        return held(context, &observed, &finding).await;
+        return held(context, observed, &finding).await;
+    }
+    if context.writes.is_suspect() {
+        return Ok(Next::After(waits::NUMBER_CHECK));
     }
     if used_approvals::settle(context, &observed).await? {
         return Ok(Next::After(Duration::ZERO));
@@ -106,11 +110,15 @@ fn await_entry(context: SyncContext<'_>, observed: &SyncSnapshot) -> Next {
 /// Syncs, so that a finding does not write to every Sync of the fleet.
 async fn held(
     context: SyncContext<'_>,
-    observed: &SyncSnapshot,
+    observed: SyncSnapshot,
     finding: &RestoreFinding,
 ) -> Result<Next, ReconcileError> {
-    if observed.group_key().is_none() {
-        report::held(context, observed, finding).await?;
+    if observed.group_key().is_some() {
+        return Ok(Next::OnEvent);
+    }
+    // The cache may have the lost past, which status must not carry into the restored Sync.
+    if let Some(sync) = context.hub.find::<SyncResource>(&observed.key).await? {
+        report::held(context, &observed.with_object(sync), finding).await?;
     }
     Ok(Next::OnEvent)
 }

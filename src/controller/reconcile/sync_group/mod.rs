@@ -80,10 +80,13 @@ async fn pass(context: GroupContext<'_>, key: &ObjectKey) -> Result<Next, Reconc
     let is_awaited = awaits_check(context, &group);
     if let Some(finding) = context.writes.held() {
         context.caches.gate_tasks.forget(key);
-        report::held(context, &group, &finding).await?;
+        // The cache may have the lost past, which status must not carry into the restored group.
+        if let Some(group) = context.hub.find::<SyncGroup>(key).await? {
+            report::held(context, &group, &finding).await?;
+        }
         return Ok(Next::OnEvent);
     }
-    if is_awaited {
+    if is_awaited || context.writes.is_suspect() {
         return Ok(Next::After(waits::NUMBER_CHECK));
     }
     if group.metadata.deletion_timestamp.is_some() {
@@ -150,6 +153,12 @@ async fn roll(context: GroupContext<'_>, group: &Group) -> Result<Next, Reconcil
         }
     };
     recorder.forget_read();
+    if context.writes.is_suspect() {
+        // What was decided may be about a past that is lost.
+        let _ = in_flight::not_planned(context, &group.object, now);
+        context.caches.journal_heads.put(&group.key, recorder);
+        return Ok(Next::After(waits::NUMBER_CHECK));
+    }
     // Before the effects, which take a while: what the plan starts is in flight from now on.
     let counts_until = match &transition.decided {
         Some(decided) => {
