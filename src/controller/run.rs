@@ -451,8 +451,8 @@ async fn drop_unused_artifacts(context: &Context) {
 }
 
 /// Returns whether what nothing needs may be deleted. After a restore, the Sources and releases of the backup do not
-/// tell what is needed: mirrors and pins of the lost past would go. Before all members were checked, and while a list is
-/// older than what was known, it is not known whether there was a restore.
+/// tell what is needed: mirrors and pins of the lost past would go. Before all members were checked, and while a list
+/// is older than what was known, it is not known whether there was a restore.
 pub(super) fn may_delete(context: &Context) -> bool {
     let number_checks = &context.caches.cluster.number_checks;
     number_checks

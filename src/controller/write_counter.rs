@@ -226,8 +226,8 @@ impl WriteCounter {
         }
     }
 
-    /// Reads the record. A management cluster that was set back to a time before the first start gets it again, with the
-    /// ID of this process: all members know it.
+    /// Reads the record. A management cluster that was set back to a time before the first start gets it again, with
+    /// the ID of this process: all members know it.
     async fn stored(&self) -> Result<InstallationRecord, HubError> {
         if let Some(record) = self.hub.installation_record().await? {
             return Ok(record);

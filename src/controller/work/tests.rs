@@ -325,8 +325,8 @@ async fn a_group_waits_until_its_members_were_checked() {
     assert_ne!(reconcile(Loop::SyncGroup, &context, &key).await.ok(), waits);
 }
 
-/// Guards against rollouts, gates and attempts of a mixture of both pasts: the lists of a restored management cluster come
-/// one after the other.
+/// Guards against rollouts, gates and attempts of a mixture of both pasts: the lists of a restored management cluster
+/// come one after the other.
 #[tokio::test]
 async fn nothing_goes_on_while_the_management_cluster_may_have_been_set_back() {
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();

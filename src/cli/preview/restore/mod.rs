@@ -108,8 +108,8 @@ async fn read(hub: &Hub) -> anyhow::Result<InstallationRecord> {
     })
 }
 
-/// Ends the hold. The numbers that the plan has met are known from now on, and so is that of the finding: the controller
-/// tells by it that a person has released the finding, and that it was not lost with another restore.
+/// Ends the hold. The numbers that the plan has met are known from now on, and so is that of the finding: the
+/// controller tells by it that a person has released the finding, and that it was not lost with another restore.
 async fn release(hub: &Hub, plan: &RestorePlan, finding: &RestoreFinding) -> anyhow::Result<()> {
     for _ in 0..TRIES {
         let record = read(hub).await?;
