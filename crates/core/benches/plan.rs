@@ -329,6 +329,7 @@ fn entry_view(entry: &str, state: State) -> EntryView {
         wanted: Ok(digest(entry, 2).into()),
         known_good: Some(digest(entry, 1).into()),
         observed: Some(ObservedSync {
+            stored_admitted_at: None,
             retried_for: None,
             target: Some(digest(entry, version).into()),
             release: digest("release", version).into(),

@@ -24,6 +24,7 @@ fn t(seconds: i64) -> Timestamp {
 
 fn cluster(stage: usize, progress: Progress) -> ClusterView {
     let observed = ObservedSync {
+        stored_admitted_at: None,
         target: Some(NEW.into()),
         release: NEW.into(),
         admitted_at: Some(t(0)),

@@ -102,6 +102,7 @@ impl Fleet {
 
 fn done(name: &str) -> ClusterView {
     let observed = ObservedSync {
+        stored_admitted_at: None,
         target: Some(NEW.into()),
         release: NEW.into(),
         admitted_at: Some(t(0)),

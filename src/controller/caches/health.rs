@@ -1,6 +1,7 @@
 //! The health cache: the known health of each Sync's objects. It is rebuilt after a start.
 
 use jiff::Timestamp;
+use starling_core::clock_jumps::is_far_ahead;
 use starling_core::health::{Cadence, HealthRecords};
 
 use crate::controller::keyed::{Keyed, per_object};
@@ -35,10 +36,12 @@ impl HealthCache {
         found.filter(|known| known.target == target && known.cluster_id == *cluster_id)
     }
 
-    /// Returns the time at which a Sync's objects are read next.
+    /// Returns the time at which a Sync's objects are read next: now, if a clock that was set back since puts it far
+    /// ahead.
     #[must_use]
-    pub fn next(&self, sync: &ObjectKey) -> Option<Timestamp> {
-        self.0.lock().get(sync)?.cadence.next()
+    pub fn next(&self, sync: &ObjectKey, now: Timestamp) -> Option<Timestamp> {
+        let next = self.0.lock().get(sync)?.cadence.next()?;
+        Some(if is_far_ahead(next, now) { now } else { next })
     }
 
     /// Replaces the health of a Sync's objects.
@@ -72,8 +75,13 @@ mod tests {
         assert!(cache.get(&sync, "t", &ClusterId::new("c")).is_some());
         assert!(cache.get(&sync, "other", &ClusterId::new("c")).is_none());
         assert!(cache.get(&sync, "t", &ClusterId::new("other")).is_none());
-        assert_eq!(cache.next(&sync), Some(Timestamp::UNIX_EPOCH));
+        assert_eq!(
+            cache.next(&sync, Timestamp::UNIX_EPOCH),
+            Some(Timestamp::UNIX_EPOCH)
+        );
+        let before = Timestamp::from_second(-3600).unwrap();
+        assert_eq!(cache.next(&sync, before), Some(before), "the clock was set back");
         cache.forget(&sync);
-        assert_eq!(cache.next(&sync), None);
+        assert_eq!(cache.next(&sync, Timestamp::UNIX_EPOCH), None);
     }
 }

@@ -31,7 +31,8 @@ impl PendingDeselections {
             return now;
         }
         match known.get(group) {
-            Some(pending) if pending.clusters == *leaving => pending.since,
+            // A clock that was set back would keep the clusters until it reaches the old time again.
+            Some(pending) if pending.clusters == *leaving && pending.since <= now => pending.since,
             Some(_) | None => {
                 let pending = Pending {
                     clusters: leaving.clone(),
@@ -41,5 +42,23 @@ impl PendingDeselections {
                 now
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Guards against clusters that do not leave for a day: the clock was wrong when they were deselected, and was set
+    /// back.
+    #[test]
+    fn a_clock_that_is_set_back_does_not_keep_the_clusters() {
+        let (pending, group) = (PendingDeselections::default(), ObjectKey::new("fleet", "web"));
+        let t = |second| Timestamp::from_second(second).unwrap();
+        let leaving = BTreeSet::from(["a".into()]);
+        assert_eq!(pending.since(&group, &leaving, t(86_400)), t(86_400));
+        assert_eq!(pending.since(&group, &leaving, t(86_401)), t(86_400));
+        assert_eq!(pending.since(&group, &leaving, t(10)), t(10));
+        assert_eq!(pending.since(&group, &leaving, t(12)), t(10));
     }
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use starling_api::SyncResource;
+use starling_core::clock_jumps::is_far_ahead;
 use starling_core::ids::Uid;
 
 use crate::controller::keyed::{Keyed, per_object};
@@ -38,7 +39,7 @@ impl RemovalTimes {
             let uid = Uid::new(sync.metadata.uid.as_ref()?);
             let since = match before {
                 None => deleted_at.min(now),
-                Some(known) => known.get(&uid).copied().unwrap_or(now),
+                Some(known) => known.get(&uid).map_or(now, |since| believed(*since, now)),
             };
             Some((uid, since))
         };
@@ -56,12 +57,14 @@ impl RemovalTimes {
             return Some(deleted_at.min(now));
         };
         let uid = sync.metadata.uid.as_ref();
-        Some(
-            uid.and_then(|uid| known.get(uid.as_str()))
-                .copied()
-                .unwrap_or(now),
-        )
+        let since = uid.and_then(|uid| known.get(uid.as_str()));
+        Some(since.map_or(now, |since| believed(*since, now)))
     }
+}
+
+/// Returns a time that this process has taken. Its clock may have been set back far since.
+fn believed(since: Timestamp, now: Timestamp) -> Timestamp {
+    if is_far_ahead(since, now) { now } else { since }
 }
 
 #[cfg(test)]
@@ -112,6 +115,22 @@ mod tests {
             times.observe(&group, std::slice::from_ref(&going), t(100));
             assert_eq!(times.since(&group, &going, t(150)), Some(t(since)));
         }
+    }
+
+    /// Guards against a slot that is taken for a year: the clock was wrong when the removal began, and was set back.
+    #[test]
+    fn a_removal_does_not_begin_in_the_future() {
+        let (group, times, year) = (
+            ObjectKey::new("fleet", "web"),
+            RemovalTimes::default(),
+            365 * 24 * 3600,
+        );
+        let going = sync("a", Some(1));
+        times.observe(&group, &[], t(year));
+        times.observe(&group, std::slice::from_ref(&going), t(year));
+        assert_eq!(times.since(&group, &going, t(10)), Some(t(10)));
+        times.observe(&group, std::slice::from_ref(&going), t(11));
+        assert_eq!(times.since(&group, &going, t(30)), Some(t(11)));
     }
 
     #[test]

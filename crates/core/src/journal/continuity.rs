@@ -3,13 +3,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use jiff::Timestamp;
 use starling_api::DeletionPolicy;
 
 use super::RecordedPlan;
 use crate::clock_jumps::is_far_ahead;
 use crate::ids::{ClusterName, EntryName, SyncName};
 use crate::plan::{
-    ClusterView, Decision, EntryView, LeavingCause, PlanInput, PruneRequest, RemovalDecision, StageRecord,
+    ClusterView, Decision, EntryView, LeavingCause, ObservedSync, PlanInput, PruneRequest, RemovalDecision,
+    StageRecord,
 };
 
 /// The views of the clusters of an entry.
@@ -119,7 +121,8 @@ impl Continuity {
     /// Returns the gaps between the last entry and the next one.
     pub(super) fn gaps(&self, before: &RecordedPlan, recorded: &RecordedPlan) -> Vec<Gap> {
         let (then, now) = (&before.input.rollout, &recorded.input.rollout);
-        if (&then.release, then.direction, then.started_at) != (&now.release, now.direction, now.started_at) {
+        let is_kept = is_kept_at(Some(then.started_at), Some(now.started_at), recorded.input.now);
+        if (&then.release, then.direction) != (&now.release, now.direction) || !is_kept {
             return vec![Gap::Rollout];
         }
         let records = lost_records(before, recorded).into_iter();
@@ -177,16 +180,19 @@ fn lost_records(before: &RecordedPlan, recorded: &RecordedPlan) -> Vec<String> {
     let at = recorded.input.now;
     let lost = then.iter().filter(|(name, record)| {
         let current = now.get(*name).unwrap_or(&none);
-        let replaced = |then: Option<_>, now: Option<_>| {
-            then.is_some_and(|then| is_far_ahead(then, at)) && now.is_some_and(|now| now <= at)
-        };
-        let kept = |then: Option<_>, now| then.is_none() || then == now || replaced(then, now);
+        let kept = |then, now| is_kept_at(then, now, at);
         let all_kept = kept(record.opened_at, current.opened_at)
             && kept(record.completed_at, current.completed_at)
             && kept(record.passed_at, current.passed_at);
         is_there(name) && !all_kept
     });
     lost.map(|(name, _)| name.clone()).collect()
+}
+
+/// Reports whether a recorded time is still there at a time, or was replaced because the clock that wrote it was wrong.
+fn is_kept_at(then: Option<Timestamp>, now: Option<Timestamp>, at: Timestamp) -> bool {
+    let is_replaced = then.is_some_and(|then| is_far_ahead(then, at)) && now.is_some_and(|now| now <= at);
+    then.is_none() || then == now || is_replaced
 }
 
 /// Returns the clusters with a Sync at a target of this release that was at another target of another release before.
@@ -257,9 +263,10 @@ fn admissions<'l>(
             let then = then.entries.get(entry)?.observed.as_ref();
             let now = view.observed.as_ref()?;
             let same_target = then.is_some_and(|then| then.target == now.target);
+            let stored = |sync: &ObservedSync| sync.stored_admitted_at.or(sync.admitted_at);
             let later = then
-                .and_then(|then| then.admitted_at)
-                .zip(now.admitted_at)
+                .and_then(stored)
+                .zip(stored(now))
                 .is_some_and(|(then, now)| then < now);
             (!same_target || later).then_some((cluster, entry, same_target))
         })

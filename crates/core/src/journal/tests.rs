@@ -320,6 +320,42 @@ fn a_time_of_a_stage_may_be_replaced_if_it_lies_far_ahead() {
     assert_eq!(lost(60).len(), 1, "{:?}", lost(60));
 }
 
+/// The same clock wrote when the rollout started, and when clusters were admitted. Each process replaces the time of an
+/// admission with the time at which it met that first.
+#[test]
+fn the_times_of_a_wrong_clock_are_no_flaw_of_a_rollout() {
+    let flaws = |back: i64| {
+        let (mut world, mut journal) = (world(), Journal::default());
+        rolled(&mut world, &mut journal, 1, 3);
+        let mut input = world.input().unwrap();
+        let mut replace = |input: &mut PlanInput, seconds: i64| {
+            input.now = t(0) - jiff::SignedDuration::from_secs(back - seconds);
+            let now = input.now;
+            let views = input.clusters.values_mut();
+            let observed = views
+                .flat_map(|view| view.entries.values_mut())
+                .filter_map(|entry| entry.observed.as_mut());
+            let mut replaced = 0;
+            for sync in observed.filter(|sync| sync.admitted_at.is_some()) {
+                let stored = sync.stored_admitted_at.or(sync.admitted_at);
+                (sync.stored_admitted_at, sync.admitted_at) = (stored, Some(now));
+                replaced += 1;
+            }
+            assert!(replaced > 0, "{input:#?}");
+            journal.record(1, input);
+        };
+        input.rollout.started_at = t(0) - jiff::SignedDuration::from_secs(back);
+        for seconds in [0, 100] {
+            replace(&mut input, seconds);
+        }
+        let flaws = journal.flaws(&journal.chain());
+        let named = |flaw: &String| flaw.contains("start than in") || flaw.contains("admitted again");
+        flaws.into_iter().filter(named).collect::<Vec<_>>()
+    };
+    assert_eq!(flaws(365 * 24 * 3600), [""; 0]);
+    assert_eq!(flaws(60).len(), 1, "{:?}", flaws(60));
+}
+
 #[test]
 fn an_entry_is_whole_once_the_changes_are_as_large() {
     let recorded = approved().recorded.last().unwrap().clone();

@@ -27,6 +27,7 @@ fn unreachable() -> Reach {
 
 fn observed(target: &str, at: i64, progress: Progress) -> ObservedSync {
     ObservedSync {
+        stored_admitted_at: None,
         retried_for: None,
         target: Some(target.into()),
         release: target.into(),

@@ -181,6 +181,10 @@ pub struct ObservedSync {
     pub release: ReleaseDigest,
     /// The time of its admission; `None`: not recorded.
     pub admitted_at: Option<Timestamp>,
+    /// The time that the Sync has, if it lies further ahead than it can have been written: `admitted_at` is the time at
+    /// which the process met it then, and another process meets it later.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stored_admitted_at: Option<Timestamp>,
     /// The progress of the Sync with `target`.
     pub progress: Progress,
     /// The time of the last request that it was retried for; `None`: it was never retried.

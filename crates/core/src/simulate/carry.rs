@@ -59,6 +59,7 @@ pub(crate) fn carry_out(model: &mut impl Model, transition: &mut Transition) -> 
 /// Returns the Sync of an entry as it is observed directly after its admission.
 pub(crate) fn admitted(admission: &Admission) -> ObservedSync {
     ObservedSync {
+        stored_admitted_at: None,
         target: Some(admission.target.clone()),
         release: admission.release.clone(),
         admitted_at: Some(admission.at),

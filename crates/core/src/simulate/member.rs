@@ -63,6 +63,7 @@ impl SimulatedMember {
     /// Admits a target.
     pub fn admit(&mut self, target: &str, now: Timestamp) {
         self.observed = Some(ObservedSync {
+            stored_admitted_at: None,
             target: Some(target.into()),
             release: target.into(),
             admitted_at: Some(now),

@@ -101,6 +101,7 @@ fn execute(input: &PlanInput, plan: &Plan) -> PlanInput {
                 AdmittedRelease::LastKnownGood => (entry.known_good.clone(), GOOD.into()),
             };
             entry.observed = Some(ObservedSync {
+                stored_admitted_at: None,
                 target,
                 release,
                 admitted_at: Some(input.now),

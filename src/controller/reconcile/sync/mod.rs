@@ -206,7 +206,7 @@ fn next(context: SyncContext<'_>, sync: &ValidSync<'_>, step: &SyncStep, done: O
             let pending = done.and_then(|done| done.pending.as_ref());
             let times = [
                 context.caches.deadlines.get(&observed.key),
-                context.caches.health.next(&observed.key),
+                context.caches.health.next(&observed.key, context.clock.now()),
                 pending.map_or_else(
                     || prune_grace::due(context, observed),
                     |pending| prune_grace::due_of(context, observed, pending.as_ref()),

@@ -86,7 +86,7 @@ fn subject<'a>(
         wait: observed.object.spec.template.wait,
         target,
         cluster_id: &observed.cluster_id,
-        next: context.caches.health.next(&observed.key),
+        next: context.caches.health.next(&observed.key, context.clock.now()),
         clock_jumps: context.clock.jumps(),
     }
 }

@@ -110,10 +110,11 @@ impl Observations for GroupObservations<'_> {
         };
         let entries = clusters.values_mut().flat_map(|view| view.entries.values_mut());
         let observed = entries.filter_map(|entry| entry.observed.as_mut());
-        for admitted_at in observed.filter_map(|sync| sync.admitted_at.as_mut()) {
+        for sync in observed {
             // The clock is not read for each cluster of a large fleet.
-            if is_far_ahead(*admitted_at, self.now) {
-                *admitted_at = clock.believed(*admitted_at);
+            if let Some(stored) = sync.admitted_at.filter(|at| is_far_ahead(*at, self.now)) {
+                sync.admitted_at = Some(clock.believed(stored));
+                sync.stored_admitted_at = Some(stored);
             }
         }
         clusters
@@ -133,7 +134,14 @@ impl Observations for GroupObservations<'_> {
 
     fn prunes(&self) -> BTreeMap<SyncName, PruneRequest> {
         let of_group = |prunes: &PruneRequests| prunes.of_group(&self.group.key, &self.group.syncs);
-        self.prunes.map(of_group).unwrap_or_default()
+        let mut prunes = self.prunes.map(of_group).unwrap_or_default();
+        for request in prunes.values_mut() {
+            let is_ahead = |at: &Timestamp| is_far_ahead(*at, self.now);
+            if let (Some(stored), Some(clock)) = (request.allowed_at.filter(is_ahead), self.clock) {
+                request.allowed_at = Some(clock.believed(stored));
+            }
+        }
+        prunes
     }
 
     fn installation_slots(&self) -> Option<usize> {

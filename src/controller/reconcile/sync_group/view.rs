@@ -173,6 +173,7 @@ fn observed(sync: &SyncResource, target: Option<TargetDigest>, cluster_id: &Clus
     // Nothing was written for the admission, and the Sync begins nothing before the next one.
     let target = target.filter(|_| !slot_return::has_returned(sync, status));
     ObservedSync {
+        stored_admitted_at: None,
         retried_for: annotation(RETRIED_FOR).and_then(|text| text.parse().ok()),
         target,
         release: annotation(RELEASE).cloned().unwrap_or_default().into(),

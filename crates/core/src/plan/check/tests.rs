@@ -46,6 +46,7 @@ fn unreachable() -> Reach {
 
 fn sync(target: &str, progress: Progress) -> ObservedSync {
     ObservedSync {
+        stored_admitted_at: None,
         retried_for: None,
         target: Some(target.into()),
         release: target.into(),

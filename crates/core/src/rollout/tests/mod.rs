@@ -69,6 +69,7 @@ fn named(release: &str) -> ReleaseStatus {
 /// A Sync that was admitted to a release at a time. The target of a release is its name.
 fn sync(release: &str, at: i64, progress: Progress) -> ObservedSync {
     ObservedSync {
+        stored_admitted_at: None,
         target: Some(release.into()),
         release: release.into(),
         admitted_at: Some(t(at)),
@@ -374,6 +375,7 @@ impl Case {
                         self.observed.settled.retain(|settled| !of(settled));
                         let cluster = self.observed.clusters.get_mut(&admission.cluster).unwrap();
                         cluster.1 = Some(ObservedSync {
+                            stored_admitted_at: None,
                             target: Some(admission.target.clone()),
                             release: admission.release.clone(),
                             admitted_at: Some(admission.at),

@@ -61,6 +61,7 @@ fn observed_sync() -> impl Strategy<Value = ObservedSync> {
     )
         .prop_map(
             |((target, release), admitted_at, progress, retried_for, suspended)| ObservedSync {
+                stored_admitted_at: None,
                 target: target.map(TargetDigest::from),
                 release: release.into(),
                 admitted_at: admitted_at.map(t),

@@ -173,6 +173,7 @@ impl World {
         };
         let digest = super::name(&release);
         let sync = ObservedSync {
+            stored_admitted_at: None,
             target: Some(target(&release, &self.members[name], entry).unwrap()),
             release: digest.into(),
             admitted_at: Some(self.now),

@@ -12,6 +12,7 @@ mod release;
 mod report;
 
 use starling_api::DeletionPolicy;
+use starling_core::backoff;
 use starling_core::deletion_subject::DeletionCause;
 use starling_core::finalize::{Finalize, FinalizeInput, ParentDeletion, Waiting, finalize as decide};
 
@@ -140,9 +141,13 @@ async fn decide_now(context: SyncContext<'_>, observed: &SyncSnapshot) -> Decide
 /// backoff.
 fn backing_off(context: SyncContext<'_>, observed: &SyncSnapshot) -> Option<Next> {
     let until = context.caches.deadlines.get(&observed.key)?;
+    let template = &observed.object.spec.template;
+    let (interval, now) = (template.interval.as_std(), context.clock.now());
     let waits = LastPass::of(&observed.status).is_some()
-        && until > context.clock.now()
+        && until > now
+        // The clock may have been set back since.
+        && backoff::is_plausible(until, interval, observed.retry_interval(), now)
         && !observed.requested()
         && !is_abandoned(observed);
-    waits.then(|| Next::at(until, context.clock.now()))
+    waits.then(|| Next::at(until, now))
 }
