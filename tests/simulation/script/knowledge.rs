@@ -27,6 +27,9 @@ impl Draft {
         if self.begin_fault(seed, "frozen watch") {
             self.add_frozen_watch();
         }
+        if self.begin_fault(seed, "wrong clock") {
+            self.add_wrong_clock();
+        }
         if self.begin_fault(seed, "member set back") {
             for _ in 0..self.between(1, 2) {
                 let cluster = self.any_member();
@@ -108,7 +111,9 @@ impl Draft {
             "syncgroups",
             "syncs",
             "sources",
-            "secrets",
+            "rolloutactions",
+            "rolloutapprovals",
+            "deletionapprovals",
         ];
         let kind = kinds[self.random.below(kinds.len() as u64) as usize];
         let begin = Event::Fault {
@@ -126,6 +131,22 @@ impl Draft {
             let pause = self.between(0, 10_000);
             self.add_flap_at((from + Duration::from_millis(pause)).min(self.period.1));
         }
+    }
+
+    /// Lets the clock be an hour to a year ahead for some seconds, half of the time until the controller starts again: what
+    /// was written meanwhile has times that lie far ahead.
+    fn add_wrong_clock(&mut self) {
+        let hours = [1, 24, 24 * 365][self.random.below(3) as usize];
+        let jump = |seconds| Event::Jump { seconds };
+        let (from, to) = self.span(60_000);
+        self.events.push((from, jump(3600 * hours)));
+        if self.random.below(2) == 0 {
+            self.events.push((to, jump(-3600 * hours)));
+            return;
+        }
+        let start = Event::Start { disk: DiskFate::Kept };
+        self.events
+            .extend([(to, Event::Crash), (to, jump(-3600 * hours)), (to, start)]);
     }
 
     /// Lets the management cluster be set back, half of the time while the controller is stopped. The user brings it up

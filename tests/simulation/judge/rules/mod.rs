@@ -32,7 +32,7 @@ use super::world::World;
 type Check = fn(&World<'_>) -> Vec<Violation>;
 
 /// All rules.
-pub(crate) const ALL: [Check; 31] = [
+pub(crate) const ALL: [Check; 32] = [
     claims::claims_are_true,
     claims::health_is_of_the_applied_target,
     claims::groups_report_their_clusters,
@@ -63,5 +63,6 @@ pub(crate) const ALL: [Check; 31] = [
     suspended::nothing_is_written_while_suspended,
     suspended::nothing_is_written_without_a_slot,
     suspended::nothing_is_written_after_a_restore,
+    suspended::nothing_is_decided_after_a_restore,
     idle_writes::nothing_is_written_while_idle,
 ];

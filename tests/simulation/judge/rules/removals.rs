@@ -139,9 +139,10 @@ impl Removal<'_, '_> {
         }
         let target = self.as_target()?;
         let moment = Moment::new(self.world, self.id, self.groups, self.timeline, &target);
-        // Without clusters the stages have nothing to wait for.
-        let selected = self.world.hub.selected(&self.id.namespace, group, at);
-        if !moment.selected.is_empty() && !selected.is_empty() && moment.is_before_its_stage() {
+        // Without clusters the stages have nothing to wait for, until the group knows of one.
+        let selected = |at| self.world.hub.selected(&self.id.namespace, group, at);
+        let has_clusters = !selected(known).is_empty() && !selected(at).is_empty();
+        if !moment.selected.is_empty() && has_clusters && moment.is_before_its_stage() {
             return Some("before its stage had opened");
         }
         self.no_slot(group, &moment).then_some("without a slot")

@@ -12,7 +12,7 @@ use starling_api::{
 
 use super::deletion::label_of;
 use super::targets::attempt_limit;
-use crate::judge::history::Write;
+use crate::judge::history::{Verb, Write};
 use crate::judge::hub::{Id, after, earlier, span};
 use crate::judge::member::{Member, text};
 use crate::judge::violation::{Rule, Violation};
@@ -120,6 +120,51 @@ pub(super) fn nothing_is_written_after_a_restore(world: &World<'_>) -> Vec<Viola
     let held = own_writes(world).filter(|own| is_reported(own) || is_unknown(own));
     held.map(|own| own.violation(Rule::AfterRestore, "after a restore"))
         .collect()
+}
+
+/// After a restore of the management cluster no cluster is admitted, and no rollout begins, until a person releases it.
+///
+/// Evidence: the condition `RestoreDetected` of the group, and the finding in the ConfigMap of the installation, in the
+/// version just before the write. A group makes one pass at a time, so none that began before the report follows it.
+pub(super) fn nothing_is_decided_after_a_restore(world: &World<'_>) -> Vec<Violation> {
+    let hub = &world.history.hub;
+    let mut violations = Vec::new();
+    let mut is_found = false;
+    for (index, write) in hub.iter().enumerate() {
+        let decides = is_found && is_starling(&write.manager) && decides_while_reported(world, index, write);
+        if decides {
+            violations.push(Violation {
+                rule: Rule::AfterRestore,
+                at: write.at,
+                cluster: None,
+                message: format!("{} {} was written after a restore", write.kind, write.name),
+            });
+        }
+        if let Some(map) = installation(std::iter::once(write)).next() {
+            is_found = map.verb != Verb::Delete && !text(&map.object, "/data/restoreDetected").is_empty();
+        }
+    }
+    violations
+}
+
+/// Whether a write admits a cluster, or begins a rollout, while the group reports a restore.
+fn decides_while_reported(world: &World<'_>, index: usize, write: &Write) -> bool {
+    let group_of = |name: &str| {
+        let group = world.hub.groups.get(&Id::new(&write.namespace, name))?;
+        group.before(index).map(|version| &version.object)
+    };
+    match write.kind.as_str() {
+        "Sync" if write.manager == GROUP_MANAGER => {
+            group_of(text(&write.object, "/spec/groupRef/name")).is_some_and(is_set_back)
+        }
+        "SyncGroup" => group_of(&write.name).is_some_and(|before| {
+            let begun = before.status.as_ref().and_then(|status| status.rollout.as_ref());
+            let begun = begun.map(|rollout| rollout.start_time.as_str());
+            let begins = write.object.pointer("/status/rollout/startTime");
+            is_set_back(before) && begins.and_then(Value::as_str) != begun
+        }),
+        _ => false,
+    }
 }
 
 fn is_reported(own: &OwnWrite<'_>) -> bool {

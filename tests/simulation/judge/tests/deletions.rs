@@ -32,7 +32,7 @@ fn replaced() -> Script {
 }
 
 /// The controller reports that the management cluster was set back, or that a person released it.
-fn report_restore(script: &mut Script, held: bool) {
+pub(super) fn report_restore(script: &mut Script, held: bool) {
     script.edit("SyncGroup", "shop", "starling", |group| {
         let status = if held { "True" } else { "False" };
         group["status"]["conditions"] = json!([condition("RestoreDetected", status, "SetBack")]);

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::accepted::first_commit_applied;
+use super::deletions::report_restore;
 use super::planned::{edit_group, roll_both, two_entries};
 use super::removals::{begin, deleting, select};
 use super::script::{Script, condition, labelled, rendered, sync};
@@ -112,7 +113,53 @@ fn held_membership(script: &mut Script) {
     });
 }
 
-pub(super) const BAD: [BadCase; 21] = [
+/// The group reports that the management cluster was set back. A new commit was pushed and observed.
+fn reported() -> Script {
+    let mut script = first_commit_applied();
+    script.store_finding(true);
+    report_restore(&mut script, true);
+    script.push("c2", TWO);
+    script.observe("c2");
+    script.wait(5);
+    script
+}
+
+/// The group admits what it has rolled out before, while it reports the restore.
+fn admitted_again() -> Script {
+    let mut script = first_commit_applied();
+    script.store_finding(true);
+    report_restore(&mut script, true);
+    script.wait(5);
+    script.admit("a", "c1");
+    script
+}
+
+pub(super) const BAD: [BadCase; 24] = [
+    (
+        "a rollout begins after a reported restore",
+        Rule::AfterRestore,
+        || {
+            let mut script = reported();
+            script.start("c2");
+            script
+        },
+    ),
+    (
+        "a cluster is admitted after a reported restore",
+        Rule::AfterRestore,
+        admitted_again,
+    ),
+    (
+        "a rollout begins after the second of two findings",
+        Rule::AfterRestore,
+        || {
+            let mut script = reported();
+            script.store_finding(false);
+            script.store_finding(true);
+            script.start("c2");
+            script
+        },
+    ),
     ("a repair after an unreported restore", Rule::AfterRestore, || {
         repair(later(set_back(first_commit_applied())))
     }),
@@ -283,7 +330,15 @@ fn writes_after_a_restore_and_wrong_retries_are_rejected() {
     assert_rejected(&BAD);
 }
 
-const GOOD: [GoodCase; 12] = [
+const GOOD: [GoodCase; 13] = [
+    ("a rollout begins with the pass after the release", || {
+        let mut script = reported();
+        script.store_finding(false);
+        script.start("c2");
+        report_restore(&mut script, false);
+        script.roll_out_to("a", "c2");
+        script
+    }),
     ("the rollout of a restored management cluster goes on", || {
         let mut script = first_commit_applied();
         script.roll("c2", TWO);

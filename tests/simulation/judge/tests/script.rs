@@ -732,6 +732,20 @@ impl Script {
         self.history.hub.push(write);
     }
 
+    /// Stores that the management cluster was set back, or that a person released it.
+    pub(super) fn store_finding(&mut self, found: bool) {
+        self.wait(1);
+        let finding = if found {
+            json!({"restoreDetected": "{}"})
+        } else {
+            json!({})
+        };
+        let map = json!({"kind": "ConfigMap", "data": finding,
+            "metadata": {"namespace": "starling-system", "name": "starling-installation"}});
+        let write = self.new_write(Verb::Write, "", if found { "starling" } else { "jane" }, map);
+        self.history.hub.push(write);
+    }
+
     /// Writes the number of a write into the inventory.
     pub(super) fn number(&mut self, cluster: &str, number: &str) {
         let mut map = self.live(cluster, "ConfigMap", INVENTORY);
