@@ -133,8 +133,8 @@ impl Draft {
         }
     }
 
-    /// Lets the clock be an hour to a year ahead for some seconds, half of the time until the controller starts again: what
-    /// was written meanwhile has times that lie far ahead.
+    /// Lets the clock be an hour to a year ahead for some seconds, half of the time until the controller starts again:
+    /// what was written meanwhile has times that lie far ahead.
     fn add_wrong_clock(&mut self) {
         let hours = [1, 24, 24 * 365][self.random.below(3) as usize];
         let jump = |seconds| Event::Jump { seconds };
