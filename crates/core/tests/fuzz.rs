@@ -161,8 +161,8 @@ fn of_sync(object: &Value) {
     let limits = BudgetLimits::of_sync(sync.spec.deletion_budget);
     let _ = has_deleted(status.deletions.as_ref(), limits.window, now().into());
     let grace = Duration::from_secs(60);
-    let _ =
-        starling_core::apply::grace::due(status.pending_deletions.as_ref(), grace, &ClockJumps::default());
+    let pending = status.pending_deletions.as_ref();
+    let _ = starling_core::apply::grace::due(pending, grace, &ClockJumps::default(), now());
     let facts = ClusterFacts::default();
     let _ = resolve(&sync.spec.template, &facts);
 }

@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 
 use starling_api::{Deletions, SyncGroup, UsedApproval};
-use starling_core::deletion_budget::{BudgetClock, BudgetLimits, count_left, leaving};
+use starling_core::deletion_budget::{BudgetClock, BudgetLimits, count_left, leaving, repaired};
 use starling_core::ids::ClusterName;
 
-use super::{BudgetContext, DeletionBudgets};
+use super::{BudgetContext, DeletionBudgets, deletions_of};
 use crate::controller::hub::HubError;
 use crate::controller::object_key::ObjectKey;
 
@@ -42,6 +42,28 @@ impl DeletionBudgets {
                 for cluster in clusters {
                     count_left(deletions, cluster, window(group), of, clock);
                 }
+            }
+        })
+        .await
+    }
+
+    /// Stores the counts of a group without times that lie ahead: the clock was wrong when they were written. They would
+    /// otherwise count from each pass on, and never leave the window.
+    ///
+    /// # Errors
+    /// [`HubError`].
+    pub async fn repair(&self, context: BudgetContext<'_>, group: &SyncGroup) -> Result<(), HubError> {
+        let (now, jumps) = (context.now, context.clock.jumps());
+        let repaired = |group: &SyncGroup, deletions: &Deletions| {
+            let window = BudgetLimits::of_group(group.spec.deletion_budget).window;
+            repaired(window, &deletions.counts, BudgetClock { now, jumps: &jumps })
+        };
+        if repaired(group, &deletions_of(group)).is_none() {
+            return Ok(());
+        }
+        self.change(context, &ObjectKey::of(group), |group, deletions| {
+            if let Some(counts) = repaired(group, deletions) {
+                deletions.counts = counts;
             }
         })
         .await

@@ -280,3 +280,32 @@ async fn clusters_that_leave_together_are_counted_once_with_one_write() {
         );
     }
 }
+
+/// Guards against counts that never leave the window, so that clusters that leave are held for ever: the clock was wrong
+/// when they were written.
+#[tokio::test]
+async fn counts_that_lie_ahead_are_stored_as_of_now() {
+    let world = World::new(None, &json!({}), 3);
+    let key = ObjectKey::new("fleet", "shop");
+    let group = || world.objects.groups.get(&key).unwrap();
+    let counts = || group().status.as_ref().unwrap().deletions.clone().unwrap().counts;
+    let mut ahead = world.context();
+    ahead.now = "2100-01-01T00:00:00Z".parse().unwrap();
+    let clusters = ["c0", "c1"].map(ClusterName::from).into();
+    world
+        .budgets
+        .count_left(ahead, &key, &clusters, None)
+        .await
+        .unwrap();
+    assert!(counts()[0].time.starts_with("2100"));
+    world.budgets.repair(world.context(), &group()).await.unwrap();
+    let repaired = counts();
+    assert!(repaired[0].time < world.clock.now().to_string(), "{repaired:?}");
+    assert_eq!(repaired.iter().map(|count| count.left).sum::<u32>(), 2);
+    world.budgets.repair(world.context(), &group()).await.unwrap();
+    assert_eq!(
+        group().metadata.resource_version.as_deref(),
+        Some("3"),
+        "one write"
+    );
+}

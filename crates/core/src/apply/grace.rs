@@ -11,7 +11,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use starling_api::PendingDeletions;
 
-use crate::clock_jumps::ClockJumps;
+use crate::clock_jumps::{ClockJumps, is_far_ahead};
 use crate::inventory::{Inventory, InventoryEntry};
 use crate::object::ObjectId;
 
@@ -161,14 +161,19 @@ fn lasts(length: Duration) -> Duration {
     length.saturating_add(ROUNDING)
 }
 
-/// Returns when the first grace ends; `None`: nothing is pending, or the time cannot be read.
+/// Returns when the first grace ends; `None`: nothing is pending, or the time cannot be read. Now if it lies far ahead: the
+/// clock was wrong when the grace began, and the attempt that follows begins it anew.
 #[must_use]
 pub fn due(
     pending: Option<&PendingDeletions>,
     length: Duration,
     clock_jumps: &ClockJumps,
+    now: Timestamp,
 ) -> Option<Timestamp> {
     let first: Timestamp = pending?.first_time.parse().ok()?;
+    if is_far_ahead(first, now) {
+        return Some(now);
+    }
     clock_jumps.due(rounded_from(first), lasts(length))
 }
 
@@ -304,7 +309,10 @@ mod tests {
             ),
             (1, t(0).to_string().as_str(), &[key(13).to_string()][..])
         );
-        assert_eq!(due(Some(&status), HOUR, &ClockJumps::none()), Some(t(3600)));
+        let due_at = |now| due(Some(&status), HOUR, &ClockJumps::none(), now);
+        assert_eq!(due_at(t(0)), Some(t(3600)));
+        // The clock was wrong when the grace began.
+        assert_eq!(due_at(t(-7200)), Some(t(-7200)));
         for (at, deleted) in [(1800, vec![]), (3599, vec![]), (3600, vec!["o13".to_owned()])] {
             let (done, again) = Pass {
                 wanted: &[3, 8],

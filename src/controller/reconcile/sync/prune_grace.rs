@@ -35,7 +35,8 @@ pub(super) fn due_of(
     pending: Option<&PendingDeletions>,
 ) -> Option<Timestamp> {
     let length = observed.object.spec.template.prune_grace.as_std();
-    let due = grace::due(pending, length, &context.clock.jumps())?;
+    let (jumps, now) = (context.clock.jumps(), context.clock.now());
+    let due = grace::due(pending, length, &jumps, now)?;
     match &observed.stop {
         None => Some(due),
         Some(stop) => stop.until.map(|until| until.max(due)),

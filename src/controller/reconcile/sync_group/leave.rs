@@ -203,11 +203,15 @@ fn going(group: &Group) -> BTreeSet<ClusterName> {
 }
 
 /// Forgets the counted and approved clusters that have left or are selected again, and used approvals that no longer
-/// exist.
+/// exist. Repairs the counts of the group.
 ///
 /// # Errors
 /// [`HubError`].
 pub(super) async fn forget(context: GroupContext<'_>, group: &Group) -> Result<(), HubError> {
+    context
+        .budgets
+        .repair(budget_context(context), &group.object)
+        .await?;
     let approvals = group.deletion_approvals();
     let used = match &group.object.status {
         // Of a group that is created again, or that has lost its status: an approval that it has already was given
