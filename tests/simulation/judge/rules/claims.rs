@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
+use starling_api::conditions;
 use starling_api::{DISABLED, EntryRevision, RECONCILE, RolloutPhase, SyncGroup, SyncStatus};
 
 use super::targets::attempt_limit;
@@ -24,7 +25,7 @@ const TAKEN_OVER: &str = "it belongs to another Sync by now";
 ///
 /// Evidence: a status with a new pair of `lastAppliedTarget` and `lastAppliedTime`, against the journal of the member
 /// up to then. A write from before the member was set back is no evidence for an attempt that began after that. A copy
-/// of an older status is not evidence. The meaning of a digest is that of the spec of the status'
+/// of an older status is not evidence, and neither is a time that replaces one that lies far ahead. The meaning of a digest is that of the spec of the status'
 /// generation; a digest with two meanings breaks the rule too, and so does the name of another cluster.
 pub(super) fn claims_are_true(world: &World<'_>) -> Vec<Violation> {
     let mut found: Vec<Violation> = world
@@ -35,12 +36,16 @@ pub(super) fn claims_are_true(world: &World<'_>) -> Vec<Violation> {
         .collect();
     for timeline in &world.syncs {
         let mut seen = BTreeSet::new();
+        let mut last: Option<&SyncStatus> = None;
         for version in timeline.track.versions() {
             let Some(status) = &version.object.status else {
                 continue;
             };
             let claim = (&status.last_applied_target, &status.last_applied_time);
-            if version.verb == Verb::Delete || claim.0.is_empty() || !seen.insert(claim) {
+            let is_replaced = last.replace(status).is_some_and(|last| {
+                last.last_applied_target == *claim.0 && is_of_a_wrong_clock(world, last, version.at)
+            });
+            if version.verb == Verb::Delete || claim.0.is_empty() || !seen.insert(claim) || is_replaced {
                 continue;
             }
             if let Err(message) = check_claim(world, timeline, version.at, status) {
@@ -49,6 +54,13 @@ pub(super) fn claims_are_true(world: &World<'_>) -> Vec<Violation> {
         }
     }
     found
+}
+
+/// Whether the time of the last apply lies further ahead than it can have been written.
+fn is_of_a_wrong_clock(world: &World<'_>, status: &SyncStatus, at: Timestamp) -> bool {
+    let (_, now) = world.history.clock.shown(at, at);
+    let applied_at = status.last_applied_time.parse::<Timestamp>();
+    applied_at.is_ok_and(|applied_at| conditions::is_far_ahead(applied_at, now))
 }
 
 fn check_claim(

@@ -371,12 +371,12 @@ impl Removal<'_, '_> {
         taken.len() >= self.slots(selected.max(moment.selected.len()) + losing + 1)
     }
 
-    /// Whether the removal of another Sync of the cluster is in progress.
+    /// Whether the removal of another Sync of the cluster is in progress, or was when the controller decided.
     fn loses_another(&self, deadline: SignedDuration) -> bool {
         let mut timelines = self.world.group_timelines(self.id, &self.timeline.cluster);
         timelines.any(|timeline| {
             let mut begun = begun_by_us(timeline).filter(|begun| begun.index < self.version.index);
-            begun.any(|begun| self.is_under_way(timeline, begun, deadline))
+            begun.any(|begun| self.was_under_way(timeline, begun, deadline, self.known()))
         })
     }
 
@@ -412,11 +412,22 @@ impl Removal<'_, '_> {
         begun: &Version<SyncResource>,
         deadline: SignedDuration,
     ) -> bool {
+        self.was_under_way(timeline, begun, deadline, self.version.at)
+    }
+
+    /// The same, where the end of the removal counts only up to a time.
+    fn was_under_way(
+        &self,
+        timeline: &SyncTimeline<'_>,
+        begun: &Version<SyncResource>,
+        deadline: SignedDuration,
+        ended: Timestamp,
+    ) -> bool {
         let at = self.version.at;
         let (_, latest) = self.world.history.clock.shown(begun.at, at);
         // The cluster may have returned since, and have another Sync of this name.
         let later = timeline.track.versions().iter();
-        let mut later = later.filter(|version| version.index >= begun.index && version.at <= at);
+        let mut later = later.filter(|version| version.index >= begun.index && version.at <= ended);
         let is_gone = later.any(|version| {
             // A restored management cluster may not know of the deletion.
             version.verb == Verb::Delete || version.object.metadata.deletion_timestamp.is_none()
