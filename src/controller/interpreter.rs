@@ -33,6 +33,12 @@ pub trait GroupApi: Send {
     /// The error of a write.
     type Error: Send;
 
+    /// Returns an error if what the pass has decided must not be carried out any more. Precedes each effect.
+    ///
+    /// # Errors
+    /// The reason.
+    fn may_continue(&self) -> Result<(), Self::Error>;
+
     /// Returns the name of the Sync of an entry on a cluster.
     fn sync_name(&self, cluster: &str, entry: &str) -> String;
 
@@ -164,6 +170,7 @@ impl<A: GroupApi> Interpreter<'_, A> {
         };
         // The epoch is for a later check against the Lease: without elected leaders all effects have the same epoch.
         for Effect { epoch: _, action } in effects {
+            self.api.may_continue().map_err(Interrupted::Api)?;
             match action {
                 Action::AppendJournal { rollout, draft } => {
                     append(self.ledger, self.group, rollout, &draft).await?;

@@ -37,6 +37,7 @@ mod run;
 mod scratch;
 pub mod shares;
 pub mod start_rates;
+pub mod suspicions;
 pub(crate) mod tree_renderer;
 mod unmatched_approvals;
 mod waits;

@@ -402,12 +402,15 @@ impl Following<'_> {
                     context.hub.clone(),
                     self.namespace.cloned(),
                     context.objects.$cache.clone(),
-                    self.readiness.watch(&<$kind as Resource>::kind(&())),
+                    (
+                        self.readiness.watch(&<$kind as Resource>::kind(&())),
+                        context
+                            .writes
+                            .suspicions()
+                            .of_kind(&<$kind as Resource>::kind(&())),
+                    ),
                     move |report: WatchReport<$kind>| match report {
-                        WatchReport::SetBack => {
-                            context.writes.suspect();
-                            context.caches.forget_computed();
-                        }
+                        WatchReport::SetBack => context.caches.forget_computed(),
                         WatchReport::Changed(change) if resumed.load(Ordering::SeqCst) => {
                             context
                                 .event_handlers()
@@ -458,8 +461,7 @@ pub(super) fn may_delete(context: &Context) -> bool {
     number_checks
         .pending(&context.objects.clusters, is_reachable)
         .is_empty()
-        && context.writes.held().is_none()
-        && !context.writes.is_suspect()
+        && context.writes.permit().is_some()
 }
 
 /// Reads the policies again and again, and wakes the groups when they have changed.

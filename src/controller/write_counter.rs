@@ -4,7 +4,6 @@
 //! with its first write. While a finding holds the installation, no number is given, so nothing is written.
 
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures::FutureExt as _;
@@ -17,6 +16,7 @@ use tokio::sync::{Notify, oneshot, watch};
 
 use super::hub::{Hub, HubError, InstallationRecord, installation_key};
 use crate::controller::object_key::ObjectKey;
+use crate::controller::suspicions::Suspicions;
 use crate::controller::waits;
 
 /// Number of times that a write is repeated after another process wrote in between.
@@ -35,16 +35,7 @@ pub struct WriteCounter {
     held: watch::Sender<Option<Arc<RestoreFinding>>>,
     /// One read at a time, so that many attempts with unknown numbers cause one.
     reading: tokio::sync::Mutex<()>,
-    has_suspicion: Notify,
-    suspicions: Suspicions,
-}
-
-/// The suspicions that the management cluster was set back.
-#[derive(Debug, Default)]
-struct Suspicions {
-    raised: AtomicU64,
-    /// As many were raised before the last comparison that succeeded.
-    checked: AtomicU64,
+    suspicions: Arc<Suspicions>,
 }
 
 #[derive(Debug, Default)]
@@ -100,8 +91,7 @@ impl WriteCounter {
             has_waiting: Notify::new(),
             held: watch::Sender::new(None),
             reading: tokio::sync::Mutex::default(),
-            has_suspicion: Notify::new(),
-            suspicions: Suspicions::default(),
+            suspicions: Arc::default(),
         }
     }
 
@@ -196,33 +186,46 @@ impl WriteCounter {
         Ok(())
     }
 
-    /// Records that a list was older than what was known: what is stored is read at once, and not with the next write.
-    pub fn suspect(&self) {
-        self.suspicions.raised.fetch_add(1, Ordering::SeqCst);
-        self.has_suspicion.notify_one();
-    }
-
-    /// Returns whether a suspicion has not been checked yet. Until then the caches may mix two pasts: no rollout is
-    /// decided, no gate is asked, and nothing is released or deleted.
+    /// Returns the suspicions that the management cluster was set back.
     #[must_use]
-    pub fn is_suspect(&self) -> bool {
-        let Suspicions { raised, checked } = &self.suspicions;
-        checked.load(Ordering::SeqCst) < raised.load(Ordering::SeqCst)
+    pub fn suspicions(&self) -> &Arc<Suspicions> {
+        &self.suspicions
     }
 
-    /// Checks each suspicion, until it is dropped.
+    /// Returns what a pass has to keep to, which begins now and reads the caches after this; `None`: nothing is decided
+    /// now.
+    #[must_use]
+    pub fn permit(&self) -> Option<PassPermit<'_>> {
+        let permit = PassPermit {
+            counter: self,
+            suspicions: self.suspicions.count(),
+        };
+        permit.is_valid().then_some(permit)
+    }
+
+    /// Compares what is stored with what is known for each suspicion, and not only with the next write, until it is
+    /// dropped.
     pub async fn check_suspicions(self: Arc<Self>) {
+        let mut raised = self.suspicions.subscribe();
         loop {
-            self.has_suspicion.notified().await;
-            // What is raised from here on is checked once more.
-            let raised = self.suspicions.raised.load(Ordering::SeqCst);
+            let count = *raised.borrow_and_update();
             let mut backoff = waits::NUMBER_CHECK;
-            while let Err(Refusal::Hub(error)) = self.compare().await {
-                tracing::warn!(error = %crate::chain(&error), "cannot check whether the management cluster was set back");
+            // What holds the installation says that it was set back. A release has to be read first: it ends what this
+            // process remembers of the lost past.
+            while count > 0 && self.held().is_none() {
+                match self.compare().await {
+                    Ok(_) | Err(Refusal::Held(_)) => break,
+                    Err(Refusal::Hub(error)) => {
+                        tracing::warn!(error = %crate::chain(&error), "cannot check whether the management cluster was set back");
+                    }
+                }
                 tokio::time::sleep(backoff).await;
                 backoff = (backoff * 2).min(waits::NUMBER_CHECK_MAX);
             }
-            self.suspicions.checked.store(raised, Ordering::SeqCst);
+            self.suspicions.compared(count);
+            if raised.changed().await.is_err() {
+                return;
+            }
         }
     }
 
@@ -370,6 +373,24 @@ impl WriteCounter {
             }
         }
         Err(HubError::contended("write", &installation_key()))
+    }
+}
+
+/// What a pass decides holds as long as no restore is found or suspected.
+#[derive(Clone, Copy, Debug)]
+pub struct PassPermit<'a> {
+    counter: &'a WriteCounter,
+    /// The suspicions when the pass began.
+    suspicions: u64,
+}
+
+impl PassPermit<'_> {
+    /// Returns whether what the pass has read may still be carried out.
+    #[must_use]
+    pub fn is_valid(&self) -> bool {
+        let suspicions = &self.counter.suspicions;
+        // In this order: a comparison first holds the installation, and then ends the suspicion.
+        suspicions.count() == self.suspicions && !suspicions.is_pending() && self.counter.held().is_none()
     }
 }
 

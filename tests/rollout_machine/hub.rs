@@ -40,6 +40,10 @@ pub(crate) struct Hub<'m> {
 impl GroupApi for Hub<'_> {
     type Error = Interrupted;
 
+    fn may_continue(&self) -> Result<(), Interrupted> {
+        Ok(())
+    }
+
     fn sync_name(&self, cluster: &str, entry: &str) -> String {
         sync_name(entry, cluster)
     }

@@ -1,6 +1,6 @@
 //! A management cluster that is restored from a backup while the controller runs.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
@@ -184,79 +184,137 @@ async fn admitted(world: &World) -> Result<Vec<(Value, Value)>> {
         .collect())
 }
 
-/// Guards against a rollout of a mixture of both pasts: the lists of a restored management cluster come one after the
-/// other, and the count of its writes was read only with the next write to a member.
+/// A management cluster whose controller lives longer, and a member that is not restored with it.
+struct Apart {
+    world: World,
+    member: World,
+    repo: GitRepo,
+    controller: Process,
+}
+
+impl Apart {
+    /// The first release is everywhere.
+    async fn start() -> Result<Self> {
+        let repo = GitRepo::init()?;
+        repo.commit(&[("deploy/settings.yaml", &settings("one"))], "one")?;
+        let (mut member, mut world) = (World::new()?, World::new()?);
+        member.start(&["--no-controller"]).await?;
+        let view = "config view --raw --minify --flatten --context management";
+        let access = member.kubectl(&view.split(' ').collect::<Vec<_>>(), "").await?;
+        world.start(&["--no-controller"]).await?;
+        let kubeconfig = world.path().join("copied");
+        std::fs::copy(world.kubeconfig(), &kubeconfig)?;
+        world.kubectl(&["create", "namespace", "fleet"], "").await?;
+        let objects = json!({"apiVersion": "v1", "kind": "List", "items": [
+            {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "m1", "namespace": "fleet"},
+                "stringData": {"value": access}},
+            {"apiVersion": "starling.dev/v1alpha1", "kind": "Cluster", "metadata": {"name": "m1", "namespace": "fleet"},
+                "spec": {"kubeConfig": {"secretRef": {"name": "m1"}}}},
+            {"apiVersion": "starling.dev/v1alpha1", "kind": "Source", "metadata": {"name": "shop", "namespace": "fleet"},
+                "spec": {"url": repo.url(), "ref": {"branch": "main"}, "interval": "1s"}},
+            {"apiVersion": "starling.dev/v1alpha1", "kind": "SyncGroup", "metadata": {"name": "shop", "namespace": "fleet"},
+                "spec": {"clusterSelector": {},
+                    "syncs": [{"name": "app", "sourceRef": {"name": "shop"}, "path": "./deploy", "interval": "1h"}]}},
+        ]});
+        world.kubectl(&["apply", "-f", "-"], &objects.to_string()).await?;
+        let controller = controller(&world, &kubeconfig)?;
+        let apart = Self {
+            world,
+            member,
+            repo,
+            controller,
+        };
+        apart.succeeds(1).await?;
+        Ok(apart)
+    }
+
+    fn log(&self) -> String {
+        self.controller.log_tail(60).unwrap_or_default()
+    }
+
+    async fn succeeds(&self, rollout: u64) -> Result<Value> {
+        let is_so = |group: &Value| {
+            let status = &group["status"]["rollout"];
+            status["id"] == rollout && status["phase"] == "Succeeded"
+        };
+        let what = format!("rollout {rollout} succeeds");
+        group_is(&self.world, &what, is_so)
+            .await
+            .with_context(|| self.log())
+    }
+
+    /// Copies the data of the management cluster, which stops for that.
+    async fn back_up(&mut self) -> Result<PathBuf> {
+        self.world.stop().await?;
+        let backup = self.world.path().join("backup");
+        copy(&self.world.data(), &backup).await?;
+        self.world.start(&["--no-controller"]).await?;
+        Ok(backup)
+    }
+
+    async fn setting(&self) -> Result<Value> {
+        let path = "/api/v1/namespaces/default/configmaps/settings";
+        let map: Value = serde_json::from_str(&self.member.raw("management", path).await?)?;
+        Ok(map["data"]["v"].clone())
+    }
+}
+
+/// Guards against a rollout of a mixture of both pasts: the count of writes was read only with the next write to a
+/// member, and status of the lost past was written into the restored group.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_controller_that_lives_through_a_restore_decides_nothing() -> Result<()> {
-    let repo = GitRepo::init()?;
-    repo.commit(&[("deploy/settings.yaml", &settings("one"))], "one")?;
-    let mut member = World::new()?;
-    member.start(&["--no-controller"]).await?;
-    let arguments = [
-        "config",
-        "view",
-        "--raw",
-        "--minify",
-        "--flatten",
-        "--context",
-        "management",
-    ];
-    let access = member.kubectl(&arguments, "").await?;
-    let mut world = World::new()?;
-    world.start(&["--no-controller"]).await?;
-    let kubeconfig = world.path().join("copied");
-    std::fs::copy(world.kubeconfig(), &kubeconfig)?;
-    world.kubectl(&["create", "namespace", "fleet"], "").await?;
-    let objects = json!({"apiVersion": "v1", "kind": "List", "items": [
-        {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "m1", "namespace": "fleet"},
-            "stringData": {"value": access}},
-        {"apiVersion": "starling.dev/v1alpha1", "kind": "Cluster", "metadata": {"name": "m1", "namespace": "fleet"},
-            "spec": {"kubeConfig": {"secretRef": {"name": "m1"}}}},
-        {"apiVersion": "starling.dev/v1alpha1", "kind": "Source", "metadata": {"name": "shop", "namespace": "fleet"},
-            "spec": {"url": repo.url(), "ref": {"branch": "main"}, "interval": "1s"}},
-        {"apiVersion": "starling.dev/v1alpha1", "kind": "SyncGroup", "metadata": {"name": "shop", "namespace": "fleet"},
-            "spec": {"clusterSelector": {},
-                "syncs": [{"name": "app", "sourceRef": {"name": "shop"}, "path": "./deploy", "interval": "1h"}]}},
-    ]});
-    world.kubectl(&["apply", "-f", "-"], &objects.to_string()).await?;
-    let controller = controller(&world, &kubeconfig)?;
-    let succeeded = |number: u64| {
-        move |group: &Value| {
-            let rollout = &group["status"]["rollout"];
-            rollout["id"] == number && rollout["phase"] == "Succeeded"
-        }
-    };
-    let backed_up = group_is(&world, "the first release is everywhere", succeeded(1))
-        .await
-        .with_context(|| controller.log_tail(30).unwrap_or_default())?;
-    let admitted_then = admitted(&world).await?;
-    world.stop().await?;
-    let backup = world.path().join("backup");
-    copy(&world.data(), &backup).await?;
-    world.start(&["--no-controller"]).await?;
-    repo.commit(&[("deploy/settings.yaml", &settings("two"))], "two")?;
-    group_is(&world, "the second release is everywhere", succeeded(2)).await?;
+    let mut apart = Apart::start().await?;
+    let (backed_up, admitted_then) = (apart.succeeds(1).await?, admitted(&apart.world).await?);
+    let backup = apart.back_up().await?;
+    apart
+        .repo
+        .commit(&[("deploy/settings.yaml", &settings("two"))], "two")?;
+    apart.succeeds(2).await?;
 
-    restore(&mut world, &backup).await?;
+    restore(&mut apart.world, &backup).await?;
     let is_detected = |group: &Value| {
         let conditions = group["status"]["conditions"].as_array();
-        conditions.is_some_and(|conditions| {
-            conditions
-                .iter()
-                .any(|found| found["type"] == "RestoreDetected" && found["status"] == "True")
-        })
+        let is_it = |found: &Value| found["type"] == "RestoreDetected" && found["status"] == "True";
+        conditions.is_some_and(|conditions| conditions.iter().any(is_it))
     };
-    let group = group_is(&world, "the restore is detected", is_detected)
+    let group = group_is(&apart.world, "the restore is detected", is_detected)
         .await
-        .with_context(|| controller.log_tail(60).unwrap_or_default())?;
-    let log = || controller.log_tail(60).unwrap_or_default();
+        .with_context(|| apart.log())?;
     for field in ["id", "phase", "release", "startTime"] {
         let of = |group: &Value| group["status"]["rollout"][field].clone();
-        assert_eq!(of(&group), of(&backed_up), "{field}: {}", log());
+        assert_eq!(of(&group), of(&backed_up), "{field}: {}", apart.log());
     }
-    assert_eq!(admitted(&world).await?, admitted_then, "{}", log());
-    let path = "/api/v1/namespaces/default/configmaps/settings";
-    let map: Value = serde_json::from_str(&member.raw("management", path).await?)?;
-    assert_eq!(map["data"]["v"], "two");
+    assert_eq!(admitted(&apart.world).await?, admitted_then, "{}", apart.log());
+    assert_eq!(apart.setting().await?, "two");
+    Ok(())
+}
+
+/// Guards against a rollout back to the revision of the backup: nothing was written to a member since, so that the
+/// count of writes is equal, and the Source is listed before the group.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restore_that_lost_no_write_rolls_forward_only() -> Result<()> {
+    let mut apart = Apart::start().await?;
+    let backup = apart.back_up().await?;
+    let suspend = [
+        "-n",
+        "fleet",
+        "patch",
+        "cluster.starling.dev",
+        "m1",
+        "--type=merge",
+        "-p",
+        r#"{"spec": {"suspend": true}}"#,
+    ];
+    apart.world.kubectl(&suspend, "").await?;
+    apart
+        .repo
+        .commit(&[("deploy/settings.yaml", &settings("two"))], "two")?;
+    let begun = |group: &Value| group["status"]["rollout"]["id"] == 2;
+    group_is(&apart.world, "the second rollout waits", begun).await?;
+
+    restore(&mut apart.world, &backup).await?;
+    // The restored Cluster is not suspended. A rollout of the first revision would have taken the next number.
+    apart.succeeds(2).await?;
+    assert_eq!(apart.setting().await?, "two");
     Ok(())
 }

@@ -47,8 +47,8 @@ impl DeletionBudgets {
         .await
     }
 
-    /// Stores the counts of a group without times that lie ahead: the clock was wrong when they were written. They would
-    /// otherwise count from each pass on, and never leave the window.
+    /// Stores the counts of a group without times that lie ahead: the clock was wrong when they were written. They
+    /// would otherwise count from each pass on, and never leave the window.
     ///
     /// # Errors
     /// [`HubError`].

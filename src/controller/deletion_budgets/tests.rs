@@ -281,8 +281,8 @@ async fn clusters_that_leave_together_are_counted_once_with_one_write() {
     }
 }
 
-/// Guards against counts that never leave the window, so that clusters that leave are held for ever: the clock was wrong
-/// when they were written.
+/// Guards against counts that never leave the window, so that clusters that leave are held for ever: the clock was
+/// wrong when they were written.
 #[tokio::test]
 async fn counts_that_lie_ahead_are_stored_as_of_now() {
     let world = World::new(None, &json!({}), 3);

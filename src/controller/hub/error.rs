@@ -57,6 +57,12 @@ pub enum HubError {
         /// The group.
         group: String,
     },
+    /// The management cluster was set back, or may have been, since the pass began.
+    #[error("SyncGroup {group}: the management cluster may have been set back since it was read")]
+    SetBackMeanwhile {
+        /// The group.
+        group: String,
+    },
     /// Other processes wrote the object again and again.
     #[error("{action} {object} on the management cluster: other processes write it at the same time")]
     Contended {
@@ -96,6 +102,7 @@ impl HubError {
             Self::Timeout { .. }
             | Self::InTheWay { .. }
             | Self::ApprovalTakenBack { .. }
+            | Self::SetBackMeanwhile { .. }
             | Self::Unreadable { .. }
             | Self::Contended { .. } => false,
         }
@@ -111,6 +118,7 @@ impl HubError {
             Self::Timeout { .. }
             | Self::InTheWay { .. }
             | Self::ApprovalTakenBack { .. }
+            | Self::SetBackMeanwhile { .. }
             | Self::Unreadable { .. }
             | Self::Contended { .. } => false,
         }

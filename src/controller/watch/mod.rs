@@ -24,6 +24,7 @@ use self::retries::Retries;
 use super::cache::{Cache, Change, Event, SecondaryIndex};
 use super::hub::{Hub, Kind};
 use super::readiness::WatchState;
+use super::suspicions::KindSuspicions;
 use crate::controller::waits;
 
 /// Number of objects in one page of a list, as in client-go.
@@ -47,7 +48,7 @@ pub(super) async fn follow<K, B>(
     hub: Hub,
     namespace: Option<String>,
     cache: Arc<Cache<K, B>>,
-    state: WatchState,
+    (state, suspicions): (WatchState, KindSuspicions),
     report: impl Fn(WatchReport<K>),
     stop: CancellationToken,
 ) where
@@ -63,6 +64,7 @@ pub(super) async fn follow<K, B>(
         objects,
         cache,
         state,
+        suspicions,
         report,
         list_timeouts: 0,
     };
@@ -78,6 +80,7 @@ struct Watcher<K, B, R> {
     objects: Api<DeserializeGuard<K>>,
     cache: Arc<Cache<K, B>>,
     state: WatchState,
+    suspicions: KindSuspicions,
     report: R,
     /// Consecutive lists that got no response in time.
     list_timeouts: u32,
@@ -96,7 +99,7 @@ where
         let mut position = None;
         loop {
             position = match self.advance(position.take()).await {
-                Ok(version) => Some(version),
+                Ok(version) => version,
                 Err(WatchInterruption { error, resume_at }) => {
                     self.state.interrupted();
                     tracing::warn!(kind = %self.kind, error = %crate::chain(&error), "watch interrupted");
@@ -108,11 +111,11 @@ where
     }
 
     /// Continues from a version, or lists all objects first, and watches until the watch ends. Returns the version to
-    /// continue from.
-    async fn advance(&mut self, position: Option<String>) -> Result<String, WatchInterruption> {
+    /// continue from; `None`: a list is needed.
+    async fn advance(&mut self, position: Option<String>) -> Result<Option<String>, WatchInterruption> {
         let version = match position {
             Some(version) if self.has_reached(&version).await? => version,
-            _ => self.list().await?,
+            Some(_) | None => self.list().await?,
         };
         self.watch(version).await
     }
@@ -125,12 +128,14 @@ where
         let has = resource_version::compare(&current, version) != Some(Ordering::Less);
         if !has {
             tracing::warn!(kind = %self.kind, version, current, "management cluster was set back; listing again");
+            let _ = self.suspicions.raise();
         }
         Ok(has)
     }
 
     /// Replaces the content of the cache with a complete list, and returns the version of the list.
     async fn list(&mut self) -> Result<String, WatchError> {
+        let mut suspicions = self.suspicions.count();
         self.cache.begin_list();
         let mut page = ListParams::default().limit(PAGE);
         // The version of the first page: the watch repeats what changed between the pages, if a server shows that.
@@ -155,6 +160,8 @@ where
         self.state.listed();
         if replaced.was_set_back {
             tracing::warn!(kind = %self.kind, version, "the complete list is older than known objects and replaces them");
+            // The list that raises a suspicion answers it.
+            suspicions = self.suspicions.raise().unwrap_or(suspicions);
             (self.report)(WatchReport::SetBack);
         }
         if is_news {
@@ -163,6 +170,7 @@ where
                 .into_iter()
                 .for_each(|change| (self.report)(WatchReport::Changed(change)));
         }
+        self.suspicions.listed(suspicions);
         Ok(version)
     }
 
@@ -182,8 +190,8 @@ where
     }
 
     /// Passes the events after a version to the cache, until the server ends the watch. Returns the version of the last
-    /// event.
-    async fn watch(&self, version: String) -> Result<String, WatchInterruption> {
+    /// event; `None`: a list is needed, because the management cluster may have been set back.
+    async fn watch(&mut self, version: String) -> Result<Option<String>, WatchInterruption> {
         let lasts = waits::around(waits::WATCH_TIMEOUT, &self.kind);
         let seconds = u32::try_from(lasts.as_secs()).unwrap_or(u32::MAX);
         let began = Instant::now();
@@ -193,7 +201,11 @@ where
         self.state.opened();
         let mut position = version;
         loop {
-            let next = timeout(lasts + waits::WATCH_MARGIN, events.try_next()).await;
+            let next = tokio::select! {
+                biased;
+                () = self.suspicions.list_needed() => return Ok(None),
+                next = timeout(lasts + waits::WATCH_MARGIN, events.try_next()) => next,
+            };
             let event = match next {
                 Ok(Ok(Some(event))) => event,
                 Ok(Ok(None)) if began.elapsed() < waits::WATCH_SHORTEST => {
@@ -201,7 +213,7 @@ where
                 }
                 Ok(Ok(None)) => {
                     self.state.ended();
-                    return Ok(position);
+                    return Ok(Some(position));
                 }
                 Ok(Err(source)) => return Err(WatchError::request("watch", source).resuming_at(position)),
                 Err(_) => return Err(WatchError::Silent(lasts + waits::WATCH_MARGIN).resuming_at(position)),

@@ -24,6 +24,7 @@ use tower::{Layer as _, ServiceExt as _};
 
 use super::super::hub::testing;
 use super::super::readiness::{NotReady, Readiness};
+use super::super::suspicions::Suspicions;
 use super::*;
 use crate::controller::object_key::ObjectKey;
 
@@ -160,6 +161,7 @@ async fn put(api: &Api<Source>, name: &str, branch: &str) {
 struct Following {
     cache: Arc<Cache<Source>>,
     readiness: Readiness,
+    suspicions: Arc<Suspicions>,
     reported: Arc<Mutex<Vec<String>>>,
     stop: CancellationToken,
     task: tokio::task::JoinHandle<()>,
@@ -179,14 +181,14 @@ impl Following {
                 reported.lock().unwrap().push(line);
             }
         };
-        let readiness = Readiness::default();
+        let (readiness, suspicions) = (Readiness::default(), Arc::<Suspicions>::default());
         let state = readiness.watch("Source");
         readiness.started();
         let following = follow(
             Hub::new(client),
             None,
             Arc::clone(&cache),
-            state,
+            (state, suspicions.of_kind("Source")),
             report,
             stop.clone(),
         );
@@ -194,6 +196,7 @@ impl Following {
         Self {
             cache,
             readiness,
+            suspicions,
             reported,
             stop,
             task,
@@ -239,6 +242,32 @@ async fn what_the_first_list_brings_wakes_nobody() {
     hub.put("d", "main").await;
     following.knows("d", "main").await;
     assert_eq!(*following.reported.lock().unwrap(), ["d"]);
+    following.end().await;
+}
+
+/// Guards against groups that go on by a mixture of two pasts: each kind notices a restore with its own next list.
+#[tokio::test(start_paused = true)]
+async fn a_kind_is_listed_again_when_another_one_is_older() {
+    let hub = World::start().await;
+    hub.put("a", "main").await;
+    let following = Following::start(hub.client());
+    following.synced().await;
+    let groups = following.suspicions.of_kind("SyncGroup");
+    // The watch is open, and nothing changes.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    groups.listed(groups.raise().unwrap());
+    following.suspicions.compared(1);
+    assert!(following.suspicions.is_pending());
+    let began = tokio::time::Instant::now();
+    while following.suspicions.is_pending() {
+        assert!(
+            began.elapsed() < Duration::from_secs(5),
+            "the watch of Sources goes on"
+        );
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    hub.put("a", "release").await;
+    following.knows("a", "release").await;
     following.end().await;
 }
 

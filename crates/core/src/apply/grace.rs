@@ -161,8 +161,8 @@ fn lasts(length: Duration) -> Duration {
     length.saturating_add(ROUNDING)
 }
 
-/// Returns when the first grace ends; `None`: nothing is pending, or the time cannot be read. Now if it lies far ahead: the
-/// clock was wrong when the grace began, and the attempt that follows begins it anew.
+/// Returns when the first grace ends; `None`: nothing is pending, or the time cannot be read. Now if it lies far ahead:
+/// the clock was wrong when the grace began, and the attempt that follows begins it anew.
 #[must_use]
 pub fn due(
     pending: Option<&PendingDeletions>,

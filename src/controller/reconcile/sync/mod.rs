@@ -62,13 +62,14 @@ pub async fn reconcile(context: SyncContext<'_>, key: &ObjectKey) -> Result<Next
 }
 
 async fn pass(context: SyncContext<'_>, key: &ObjectKey) -> Result<Next, ReconcileError> {
+    let permit = context.writes.permit();
     let Some(observed) = observe::observe(context, key) else {
         return Ok(Next::OnEvent);
     };
     if let Some(finding) = context.writes.held() {
         return held(context, observed, &finding).await;
     }
-    if context.writes.is_suspect() {
+    if permit.is_none_or(|permit| !permit.is_valid()) {
         return Ok(Next::After(waits::NUMBER_CHECK));
     }
     if used_approvals::settle(context, &observed).await? {

@@ -24,6 +24,7 @@ use crate::controller::interpreter::GroupApi;
 use crate::controller::live_approvals;
 use crate::controller::object_key::ObjectKey;
 use crate::controller::waits;
+use crate::controller::write_counter::PassPermit;
 
 /// Maximum number of concurrent admissions. The management cluster has few other requests.
 const WIDTH: usize = 16;
@@ -36,6 +37,8 @@ pub(super) struct HubOf<'a> {
     pub(super) decided: Option<&'a Decided>,
     /// The time of the pass.
     pub(super) now: Timestamp,
+    /// What the pass keeps to.
+    pub(super) permit: PassPermit<'a>,
 }
 
 impl HubOf<'_> {
@@ -62,6 +65,15 @@ impl HubOf<'_> {
 
 impl GroupApi for HubOf<'_> {
     type Error = HubError;
+
+    fn may_continue(&self) -> Result<(), HubError> {
+        if self.permit.is_valid() {
+            return Ok(());
+        }
+        Err(HubError::SetBackMeanwhile {
+            group: self.group.key.to_string(),
+        })
+    }
 
     fn sync_name(&self, cluster: &str, entry: &str) -> String {
         sync::name_of(self.group, cluster, entry)
@@ -116,7 +128,9 @@ impl GroupApi for HubOf<'_> {
         for (admission, error) in &not_built {
             tracing::warn!(%group, cluster = %admission.cluster, entry = %admission.entry, error = %crate::chain(error), "admission without a Sync");
         }
-        let written = futures::stream::iter(syncs.into_iter().map(|sync| write(context, group, sync)))
+        let permit = self.permit;
+        let write = async |sync| permit.is_valid() && write(context, group, sync).await;
+        let written = futures::stream::iter(syncs.into_iter().map(write))
             .buffer_unordered(WIDTH)
             .collect::<Vec<bool>>()
             .await;

@@ -48,6 +48,7 @@ use crate::controller::context::{GroupContext, Next};
 use crate::controller::interpreter::{CarriedOut, Interpreter, Interrupted, RecordedGroup};
 use crate::controller::object_key::ObjectKey;
 use crate::controller::waits;
+use crate::controller::write_counter::PassPermit;
 
 /// Reconciles one SyncGroup.
 ///
@@ -69,6 +70,7 @@ pub async fn reconcile(context: GroupContext<'_>, key: &ObjectKey) -> Result<Nex
 }
 
 async fn pass(context: GroupContext<'_>, key: &ObjectKey) -> Result<Next, ReconcileError> {
+    let permit = context.writes.permit();
     // Absence is conclusive only in a complete list. No worker starts before the lists are complete.
     let Some(group) = context.objects.groups.get(key) else {
         in_flight::gone(context, key);
@@ -86,9 +88,9 @@ async fn pass(context: GroupContext<'_>, key: &ObjectKey) -> Result<Next, Reconc
         }
         return Ok(Next::OnEvent);
     }
-    if is_awaited || context.writes.is_suspect() {
+    let Some(permit) = permit.filter(|permit| !is_awaited && permit.is_valid()) else {
         return Ok(Next::After(waits::NUMBER_CHECK));
-    }
+    };
     if group.metadata.deletion_timestamp.is_some() {
         context.caches.gate_tasks.forget(key);
         let _ = in_flight::not_planned(context, &group, context.clock.now());
@@ -98,7 +100,7 @@ async fn pass(context: GroupContext<'_>, key: &ObjectKey) -> Result<Next, Reconc
     let tests = metric_tests::check(&context.caches.metric_tests, key, &group.spec.rollout_strategy).await;
     let observed = observe::observe_checked(context, &tests, group);
     match observed {
-        Ok(group) => roll(context, &group).await,
+        Ok(group) => roll(context, &group, permit).await,
         Err(blocked) => {
             report::blocked(context, &blocked).await?;
             Ok(in_flight::not_planned(
@@ -134,7 +136,11 @@ fn awaits_check(context: GroupContext<'_>, group: &SyncGroup) -> bool {
 }
 
 /// Runs one step of the machine and carries its effects out.
-async fn roll(context: GroupContext<'_>, group: &Group) -> Result<Next, ReconcileError> {
+async fn roll(
+    context: GroupContext<'_>,
+    group: &Group,
+    permit: PassPermit<'_>,
+) -> Result<Next, ReconcileError> {
     let identity = RecordedGroup {
         id: group.id.clone(),
         namespace: group.key.namespace.clone(),
@@ -153,7 +159,7 @@ async fn roll(context: GroupContext<'_>, group: &Group) -> Result<Next, Reconcil
         }
     };
     recorder.forget_read();
-    if context.writes.is_suspect() {
+    if !permit.is_valid() {
         // What was decided may be about a past that is lost.
         let _ = in_flight::not_planned(context, &group.object, now);
         context.caches.journal_heads.put(&group.key, recorder);
@@ -190,6 +196,7 @@ async fn roll(context: GroupContext<'_>, group: &Group) -> Result<Next, Reconcil
             group,
             decided: decided.as_ref(),
             now,
+            permit,
         },
     };
     // If the pass fails, the head of the journal is dropped, and the next pass reads it from the ledger.

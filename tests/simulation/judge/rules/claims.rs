@@ -25,8 +25,9 @@ const TAKEN_OVER: &str = "it belongs to another Sync by now";
 ///
 /// Evidence: a status with a new pair of `lastAppliedTarget` and `lastAppliedTime`, against the journal of the member
 /// up to then. A write from before the member was set back is no evidence for an attempt that began after that. A copy
-/// of an older status is not evidence, and neither is a time that replaces one that lies far ahead. The meaning of a digest is that of the spec of the status'
-/// generation; a digest with two meanings breaks the rule too, and so does the name of another cluster.
+/// of an older status is not evidence, and neither is a time that replaces one that lies far ahead. The meaning of a
+/// digest is that of the spec of the status' generation; a digest with two meanings breaks the rule too, and so does
+/// the name of another cluster.
 pub(super) fn claims_are_true(world: &World<'_>) -> Vec<Violation> {
     let mut found: Vec<Violation> = world
         .digests
