@@ -102,7 +102,12 @@ impl Clock {
         if watched.met.len() >= REMEMBERED {
             return now;
         }
-        *watched.met.entry(stored).or_insert(now)
+        let met = watched.met.entry(stored).or_insert(now);
+        if is_far_ahead(*met, now) {
+            // The clock was wrong then, too.
+            *met = now;
+        }
+        *met
     }
 
     fn watch(&self, now: Timestamp) {
@@ -174,6 +179,10 @@ mod tests {
             (60, year, 0),
             (60, year + 1, 60),
             (year, year, year),
+            // Met while the clock was still ahead.
+            (7200, year + 2, 7200),
+            (90, year + 2, 90),
+            (100, year + 2, 90),
         ] {
             second.store(now, std::sync::atomic::Ordering::SeqCst);
             assert_eq!(clock.clone().believed(at(stored)), at(believed), "{now} {stored}");

@@ -1,8 +1,8 @@
 //! Connections to members: one client for each Cluster, created when the Cluster is first reconciled.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
+use starling_core::ids::ClusterId;
 use starling_core::token::{LeaseError, TokenLease};
 use starling_member::Member;
 
@@ -18,16 +18,23 @@ pub struct Connection {
     pub made_from: String,
     /// The lease of the token in the Secret, if Starling renews the token.
     pub lease: Result<Option<TokenLease>, LeaseError>,
-    /// Whether the status of the Cluster has the identity of the member that a probe over this connection found. Until
-    /// then it may be another member, and nothing is sent but the probe.
-    pub is_probed: AtomicBool,
+    /// The identity of the member that the last probe over this connection found, once the status of the Cluster has
+    /// it. Until then it may be another member, and nothing is sent but the probe.
+    pub identity: Mutex<Option<ClusterId>>,
 }
 
 impl Connection {
-    /// Reports whether the status of the Cluster has the identity of this member.
+    /// Reports whether the connection leads to the member with this identity.
     #[must_use]
-    pub fn is_probed(&self) -> bool {
-        self.is_probed.load(Ordering::Acquire)
+    pub fn leads_to(&self, identity: &ClusterId) -> bool {
+        let known = self.identity.lock().unwrap_or_else(PoisonError::into_inner);
+        known.as_ref() == Some(identity)
+    }
+
+    /// Records the identity. Returns whether it is new.
+    fn identify(&self, identity: &ClusterId) -> bool {
+        let mut known = self.identity.lock().unwrap_or_else(PoisonError::into_inner);
+        known.replace(identity.clone()).as_ref() != Some(identity)
     }
 }
 
@@ -55,9 +62,9 @@ impl Connections {
     /// Records that the status of a Cluster has the identity of the member that its connection leads to. Returns
     /// whether that is new.
     #[must_use]
-    pub fn probed(&self, cluster: &ObjectKey) -> bool {
+    pub fn probed(&self, cluster: &ObjectKey, identity: &ClusterId) -> bool {
         let connection = self.get(cluster);
-        connection.is_some_and(|connection| !connection.is_probed.swap(true, Ordering::AcqRel))
+        connection.is_some_and(|connection| connection.identify(identity))
     }
 
     /// Removes the connection of a Cluster.

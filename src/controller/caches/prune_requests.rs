@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use kube::ResourceExt as _;
 use starling_api::SyncResource;
+use starling_core::clock_jumps::is_far_ahead;
 use starling_core::ids::{ClusterName, SyncName, Uid};
 use starling_core::plan::{PruneRequest, RemovalDecision, RemovalHold};
 
@@ -102,9 +103,15 @@ impl PruneRequests {
     }
 
     /// Returns the requests of a group, without those of Syncs that are gone or suspended, and without the prunes of
-    /// Syncs that are being deleted: nothing is pruned there.
+    /// Syncs that are being deleted: nothing is pruned there. One that was allowed far ahead of `now`, because the
+    /// clock was wrong, was allowed now.
     #[must_use]
-    pub fn of_group(&self, group: &ObjectKey, syncs: &GroupSyncs) -> BTreeMap<SyncName, PruneRequest> {
+    pub fn of_group(
+        &self,
+        group: &ObjectKey,
+        syncs: &GroupSyncs,
+        now: Timestamp,
+    ) -> BTreeMap<SyncName, PruneRequest> {
         let mut all = self.0.lock();
         let Some(requests) = all.get_mut(group) else {
             return BTreeMap::new();
@@ -114,6 +121,12 @@ impl PruneRequests {
             (*name == *sync.name_any() && request.uid == Uid::of(&**sync)).then_some(sync)
         };
         requests.retain(|name, request| current(name, request).is_some());
+        let allowed = requests
+            .values_mut()
+            .filter_map(|request| request.allowed_at.as_mut());
+        for allowed_at in allowed.filter(|at| is_far_ahead(**at, now)) {
+            *allowed_at = now;
+        }
         let can_delete = |sync: &SyncResource, request: &Requested| {
             !sync.spec.template.suspend && sync.metadata.deletion_timestamp.is_some() == request.ends
         };
@@ -225,7 +238,7 @@ mod tests {
     fn requests(prunes: &PruneRequests, sync: SyncResource) -> BTreeMap<SyncName, PruneRequest> {
         let objects = ObjectCaches::default();
         objects.syncs.observe_write(sync);
-        prunes.of_group(&group(), &objects.syncs.of_group(&group()))
+        prunes.of_group(&group(), &objects.syncs.of_group(&group()), t(0))
     }
 
     #[test]
@@ -252,6 +265,16 @@ mod tests {
         assert!(!prunes.end(&group(), &name));
         prunes.allow(&group(), std::slice::from_ref(&name), t(6));
         assert_eq!(prunes.request(&group(), &one), PruneAnswer::New, "withdrawn");
+    }
+
+    /// Guards against a slot that is taken for a day: the clock was wrong when the prune was allowed, and was set back.
+    #[test]
+    fn a_prune_was_not_allowed_in_the_future() {
+        let (prunes, one) = (PruneRequests::default(), sync("u1", false));
+        let name = SyncName::from("web-app-m1");
+        assert_eq!(prunes.request(&group(), &one), PruneAnswer::New);
+        prunes.allow(&group(), std::slice::from_ref(&name), t(86_400));
+        assert_eq!(requests(&prunes, one)[&name].allowed_at, Some(t(0)));
     }
 
     #[test]

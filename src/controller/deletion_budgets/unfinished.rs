@@ -10,6 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use jiff::Timestamp;
 use kube::ResourceExt;
 use starling_api::SyncResource;
+use starling_core::clock_jumps::is_far_ahead;
 use starling_core::deletion_budget::{BudgetLimits, BudgetScope};
 use starling_core::deletion_grant::Granted;
 use starling_core::digest;
@@ -39,8 +40,22 @@ struct Request {
     list: List,
     /// The number of objects of the Sync after the deletions.
     remaining: usize,
-    /// The scopes that counted it, and until when they do.
-    scopes: BTreeMap<BudgetScope, Timestamp>,
+    /// The scopes that counted it.
+    scopes: BTreeMap<BudgetScope, Window>,
+}
+
+/// When a scope counted a request, and until when it does.
+#[derive(Clone, Copy, Debug)]
+struct Window {
+    since: Timestamp,
+    until: Timestamp,
+}
+
+impl Window {
+    /// Reports whether the request counts. A clock that was wrong when it was counted proves nothing.
+    fn is_open(self, now: Timestamp) -> bool {
+        self.until > now && !is_far_ahead(self.since, now)
+    }
 }
 
 impl Unfinished {
@@ -50,7 +65,7 @@ impl Unfinished {
         let Some(request) = requests.get(sync).filter(|request| request.list == *list) else {
             return BTreeSet::new();
         };
-        let counting = request.scopes.iter().filter(|(_, until)| **until > now);
+        let counting = request.scopes.iter().filter(|(_, window)| window.is_open(now));
         counting.map(|(scope, _)| *scope).collect()
     }
 
@@ -59,7 +74,10 @@ impl Unfinished {
     pub(super) fn remaining(&self, sync: &ObjectKey, scope: BudgetScope, now: Timestamp) -> Option<usize> {
         let requests = self.lock();
         let request = requests.get(sync)?;
-        let counts = request.scopes.get(&scope).is_some_and(|until| *until > now);
+        let counts = request
+            .scopes
+            .get(&scope)
+            .is_some_and(|window| window.is_open(now));
         counts.then_some(request.remaining)
     }
 
@@ -73,7 +91,7 @@ impl Unfinished {
     ) {
         let mut requests = self.lock();
         // Syncs that do not exist any more.
-        requests.retain(|_, request| request.scopes.values().any(|until| *until > now));
+        requests.retain(|_, request| request.scopes.values().any(|window| window.is_open(now)));
         let request = requests.entry(sync.clone()).or_insert_with(|| Request {
             list: list.clone(),
             remaining,
@@ -85,7 +103,7 @@ impl Unfinished {
         }
         request.remaining = remaining;
         let until = now.checked_add(limits.window).unwrap_or(Timestamp::MAX);
-        request.scopes.insert(limits.scope, until);
+        request.scopes.insert(limits.scope, Window { since: now, until });
     }
 
     /// Forgets a request that is complete.
@@ -95,5 +113,22 @@ impl Unfinished {
 
     fn lock(&self) -> MutexGuard<'_, HashMap<ObjectKey, Request>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Guards against a retry that is not counted for a day: the clock was wrong when its list was counted.
+    #[test]
+    fn a_list_does_not_count_from_the_future_on() {
+        let t = |second| Timestamp::from_second(1_800_000_000 + second).unwrap();
+        let window = |since: i64| Window {
+            since: t(since),
+            until: t(since + 3600),
+        };
+        assert!(window(0).is_open(t(10)) && window(300).is_open(t(0)));
+        assert!(!window(0).is_open(t(3600)) && !window(86_400).is_open(t(0)));
     }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use kube::ResourceExt;
 use starling_api::UNVERIFIED_BY;
+use starling_core::clock_jumps::is_far_ahead;
 
 use crate::controller::cache::Cache;
 use crate::controller::caches::Times;
@@ -38,7 +39,9 @@ impl Marks<'_> {
         let Some(marks) = marks.filter(|_| object.meta().deletion_timestamp.is_none()) else {
             return true;
         };
-        if self.retries.get(self.of).is_some_and(|at| self.now < at) {
+        // A clock that was set back since would delay the marks until it reaches the old time again.
+        let waits = |at| self.now < at && !is_far_ahead(at, self.now);
+        if self.retries.get(self.of).is_some_and(waits) {
             return false;
         }
         match self.hub.annotate(object, &marks).await {

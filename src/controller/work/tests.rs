@@ -1,5 +1,6 @@
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use kube::core::{DeserializeGuard, Selector};
@@ -8,7 +9,7 @@ use starling_api::{Source, SyncGroup, SyncResource};
 use starling_core::apply::OwnAttempt;
 use starling_core::breaker::Contact;
 use starling_core::gate::Effect;
-use starling_core::ids::{GroupId, InstallationId, RolloutNumber};
+use starling_core::ids::{ClusterId, GroupId, InstallationId, RolloutNumber};
 use starling_core::journal::Recorder;
 
 use super::super::artifacts::{ArtifactStores, Origin};
@@ -145,7 +146,7 @@ fn fill(context: &Context, name: &str) {
         member: Member::connect_over(config, MemberLimits::default(), &context.adapters.network).unwrap(),
         made_from: String::new(),
         lease: Ok(None),
-        is_probed: AtomicBool::new(true),
+        identity: Mutex::default(),
     };
     context.caches.cluster.connections.put(&key, Arc::new(connection));
     context.caches.cluster.availability.lost(&key, Contact::Probe);
@@ -345,6 +346,25 @@ async fn nothing_goes_on_while_the_management_cluster_may_have_been_set_back() {
         let waits = Some(Next::After(crate::controller::waits::NUMBER_CHECK));
         assert_eq!(reconcile(of, &context, &key).await.ok(), waits, "{of:?}");
     }
+}
+
+/// Guards against objects that are deleted on another member: a Secret led the Cluster there, and the identity that a
+/// snapshot has is of the member before.
+#[tokio::test]
+async fn a_connection_is_used_for_the_member_that_was_probed_only() {
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    let directory = tempfile::tempdir().unwrap();
+    let context = context(directory.path()).await;
+    observe(&context, "a", false);
+    fill(&context, "a");
+    let (key, connections) = (ObjectKey::new("ns", "a"), &context.caches.cluster.connections);
+    let [before, after] = ["before", "after"].map(ClusterId::new);
+    let connection = connections.get(&key).unwrap();
+    assert!(!connection.leads_to(&before), "not probed");
+    assert!(connections.probed(&key, &before) && !connections.probed(&key, &before));
+    assert!(connection.leads_to(&before) && !connection.leads_to(&after));
+    assert!(connections.probed(&key, &after));
+    assert!(connection.leads_to(&after) && !connection.leads_to(&before));
 }
 
 /// Guards against a management cluster that is set back, and whose Sources and releases of the backup end the mirrors

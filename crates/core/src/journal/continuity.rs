@@ -121,8 +121,9 @@ impl Continuity {
     /// Returns the gaps between the last entry and the next one.
     pub(super) fn gaps(&self, before: &RecordedPlan, recorded: &RecordedPlan) -> Vec<Gap> {
         let (then, now) = (&before.input.rollout, &recorded.input.rollout);
-        let is_kept = is_kept_at(Some(then.started_at), Some(now.started_at), recorded.input.now);
-        if (&then.release, then.direction) != (&now.release, now.direction) || !is_kept {
+        if (&then.release, then.direction) != (&now.release, now.direction)
+            || !is_same_start(&before.input, &recorded.input)
+        {
             return vec![Gap::Rollout];
         }
         let records = lost_records(before, recorded).into_iter();
@@ -187,6 +188,14 @@ fn lost_records(before: &RecordedPlan, recorded: &RecordedPlan) -> Vec<String> {
         is_there(name) && !all_kept
     });
     lost.map(|(name, _)| name.clone()).collect()
+}
+
+/// Reports whether both have the same start of the rollout. It is unknown where it lies far ahead of the clock, which
+/// may be wrong at one time and right at the other (`believed_start`).
+fn is_same_start(before: &PlanInput, recorded: &PlanInput) -> bool {
+    let (then, now) = (before.rollout.started_at, recorded.rollout.started_at);
+    let is_unknown = |start: Timestamp, other, at| start == Timestamp::UNIX_EPOCH && is_far_ahead(other, at);
+    then == now || is_unknown(now, then, recorded.now) || is_unknown(then, now, before.now)
 }
 
 /// Reports whether a recorded time is still there at a time, or was replaced because the clock that wrote it was wrong.

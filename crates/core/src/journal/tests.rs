@@ -344,16 +344,20 @@ fn the_times_of_a_wrong_clock_are_no_flaw_of_a_rollout() {
             assert!(replaced > 0, "{input:#?}");
             journal.record(1, input);
         };
-        input.rollout.started_at = t(0) - jiff::SignedDuration::from_secs(back);
+        let started_at = input.rollout.started_at;
+        input.rollout.started_at = Timestamp::UNIX_EPOCH;
         for seconds in [0, 100] {
             replace(&mut input, seconds);
         }
+        // The clock is right again.
+        input.rollout.started_at = started_at;
+        replace(&mut input, back + 60);
         let flaws = journal.flaws(&journal.chain());
         let named = |flaw: &String| flaw.contains("start than in") || flaw.contains("admitted again");
         flaws.into_iter().filter(named).collect::<Vec<_>>()
     };
     assert_eq!(flaws(365 * 24 * 3600), [""; 0]);
-    assert_eq!(flaws(60).len(), 1, "{:?}", flaws(60));
+    assert_eq!(flaws(60).len(), 2, "{:?}", flaws(60));
 }
 
 #[test]

@@ -28,6 +28,17 @@ fn record(stage: &StageStatus) -> StageRecord {
     }
 }
 
+/// Returns when a rollout started. A start that lies far ahead was written by a clock that was wrong, and is unknown:
+/// then [`Timestamp::UNIX_EPOCH`], so that no jitter counts from it. It stays in status, since it identifies the
+/// rollout.
+#[must_use]
+pub fn believed_start(start_time: &str, now: Timestamp) -> Timestamp {
+    let started_at = start_time.parse().ok();
+    started_at
+        .filter(|at| !is_far_ahead(*at, now))
+        .unwrap_or(Timestamp::UNIX_EPOCH)
+}
+
 /// Replaces times that lie far ahead: a clock that was wrong wrote them, and timed gates, soak times and jitter would
 /// count from them. The begin of a gate that another system decides stays, since it identifies the evaluation.
 pub fn replace_future_times(stages: &mut BTreeMap<String, StageRecord>, now: Timestamp) {

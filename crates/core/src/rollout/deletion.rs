@@ -96,7 +96,7 @@ impl DeletedGroup<'_> {
             rollout: RolloutView {
                 release: rollout.release.clone().into(),
                 direction: Direction::from(rollout.direction),
-                started_at: rollout.start_time.parse().unwrap_or(Timestamp::UNIX_EPOCH),
+                started_at: record::believed_start(&rollout.start_time, self.now),
                 stages,
                 // No gate judges a removal of a deleted group.
                 approvals: BTreeMap::new(),

@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use jiff::Timestamp;
 use starling_api::{RolloutStatus, SyncGroupStatus};
 
 use super::actions::without_retried;
@@ -13,7 +12,6 @@ use super::operator::OperatorActions;
 use super::planned::{InStatus, Planned};
 use super::snapshot::ReleaseSnapshot;
 use super::transition::{Blocked, StepError, Transition};
-use crate::clock_jumps::is_far_ahead;
 use crate::digest;
 use crate::ids::{RolloutNumber, SyncName};
 use crate::plan::{LeavingCause, LeavingSync, Plan, PlanInput, RolloutView, in_flight_after, plan, record};
@@ -74,10 +72,7 @@ impl Pass<'_, '_> {
             rollout: RolloutView {
                 release: rolling.rollout.release.clone().into(),
                 direction: rolling.rollout.direction.into(),
-                // A clock that was wrong wrote a start that lies far ahead. Nothing but jitter counts from it.
-                started_at: Some(rolling.started_at())
-                    .filter(|at| !is_far_ahead(*at, facts.now))
-                    .unwrap_or(Timestamp::UNIX_EPOCH),
+                started_at: record::believed_start(&rolling.rollout.start_time, facts.now),
                 stages: without_retried(stages, &actions.input.retries, facts.now),
                 approvals: actions.approvals.clone(),
             },

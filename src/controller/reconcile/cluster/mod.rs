@@ -77,12 +77,15 @@ pub async fn reconcile(context: ClusterContext<'_>, key: &ObjectKey) -> Result<N
     }
     let next = next(&cluster, &result);
     let expiring = renew::renew(context, &cluster, &result).await;
-    let is_ready = matches!(result, ProbeResult::Ready(_));
+    let identity = match &result {
+        ProbeResult::Ready(identity) => Some(identity.cluster_id.clone()),
+        _ => None,
+    };
     // No new information, so nothing to report.
     if !matches!(result, ProbeResult::Waiting { .. }) {
         report::report(context, &cluster, result, expiring).await?;
     }
-    if is_ready && context.connections.probed(key) {
+    if identity.is_some_and(|identity| context.connections.probed(key, &identity)) {
         context.handlers.enqueue_syncs_of(key);
     }
     Ok(next)

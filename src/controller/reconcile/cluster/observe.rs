@@ -1,8 +1,7 @@
 //! Reads the Secret, keeps the connection, and probes the member.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
 
 use kube::ResourceExt;
 use starling_api::Cluster;
@@ -180,7 +179,7 @@ async fn connect(context: ClusterContext<'_>, cluster: &Cluster) -> Result<Arc<C
         member: member.numbered(context.writes.of_cluster(&key)),
         made_from,
         lease: TokenLease::of(credentials.secret().annotations()),
-        is_probed: AtomicBool::new(false),
+        identity: Mutex::default(),
     });
     // The Syncs of the Cluster do not use it before the probe, whose report enqueues them.
     context.connections.put(&key, connection.clone());

@@ -70,7 +70,9 @@ pub(super) async fn renew(
         }
         Renewal::Due => {}
     }
-    let too_early = context.token_renewals.get(&key).is_some_and(|at| now < at);
+    // A time beyond the longest wait was taken before the clock was set back.
+    let waits = |at| now < at && at <= lease.retry_at(now);
+    let too_early = context.token_renewals.get(&key).is_some_and(waits);
     // A cluster that is not Ready, or that another Cluster owns, gets no further request.
     if too_early || !matches!(result, ProbeResult::Ready(_)) {
         return as_before(cluster);

@@ -81,9 +81,11 @@ pub(super) fn observe(context: SyncContext<'_>, key: &ObjectKey) -> Option<SyncS
     // Nothing is written to a member before it was checked, and its identity is known.
     let is_checked = context.number_checks.is_tried(&cluster_key);
     let connection = context.connections.get(&cluster_key).filter(|_| is_checked);
+    // The Cluster was read before the connection, which may lead to another member by now.
+    let cluster_id = cluster.as_deref().map(ClusterId::of).unwrap_or_default();
     let awaits_probe = connection
         .as_ref()
-        .map_or(!is_checked, |found| !found.is_probed());
+        .map_or(!is_checked, |found| !found.leads_to(&cluster_id));
     Some(SyncSnapshot {
         stop,
         approvals: approvals::observe(context, key, &object, group.as_deref()),
@@ -91,12 +93,12 @@ pub(super) fn observe(context: SyncContext<'_>, key: &ObjectKey) -> Option<SyncS
         status: object.status.clone().unwrap_or_default(),
         dependencies: dependencies::observe(context, key, &object),
         source: context.objects.sources.get(&source_key),
-        connection: connection.filter(|found| found.is_probed()),
+        connection: connection.filter(|found| found.leads_to(&cluster_id)),
         awaits_first_probe: awaits_probe
             && cluster
                 .as_ref()
                 .is_some_and(|cluster| reach(cluster) == Reach::Ready),
-        cluster_id: cluster.as_deref().map(ClusterId::of).unwrap_or_default(),
+        cluster_id,
         key: key.clone(),
         cluster,
         group,

@@ -112,7 +112,7 @@ fn plan(
         late: context
             .caches
             .prune_requests
-            .of_group(&ObjectKey::of(group), syncs),
+            .of_group(&ObjectKey::of(group), syncs, now),
     };
     plan_deletion(deleted, recorder)
 }

@@ -133,15 +133,9 @@ impl Observations for GroupObservations<'_> {
     }
 
     fn prunes(&self) -> BTreeMap<SyncName, PruneRequest> {
-        let of_group = |prunes: &PruneRequests| prunes.of_group(&self.group.key, &self.group.syncs);
-        let mut prunes = self.prunes.map(of_group).unwrap_or_default();
-        for request in prunes.values_mut() {
-            let is_ahead = |at: &Timestamp| is_far_ahead(*at, self.now);
-            if let (Some(stored), Some(clock)) = (request.allowed_at.filter(is_ahead), self.clock) {
-                request.allowed_at = Some(clock.believed(stored));
-            }
-        }
-        prunes
+        let Group { key, syncs, .. } = self.group;
+        let of_group = |prunes: &PruneRequests| prunes.of_group(key, syncs, self.now);
+        self.prunes.map(of_group).unwrap_or_default()
     }
 
     fn installation_slots(&self) -> Option<usize> {

@@ -150,7 +150,7 @@ async fn roll(
     let mut recorder = recorder(context, &group.key, &group.object, &identity.id).await?;
     // The pass has one time, so that records carry the time of their decision.
     let now = context.clock.now();
-    let transition = match step(context, group, &recorder, now).await {
+    let transition = match step(context, group, &recorder, now, permit).await {
         Ok(transition) => transition,
         Err(error) => {
             let _ = in_flight::not_planned(context, &group.object, now);
@@ -229,6 +229,7 @@ async fn step(
     group: &Group,
     recorder: &Recorder,
     now: Timestamp,
+    permit: PassPermit<'_>,
 ) -> Result<Transition, ReconcileError> {
     let offer = offer::offer(now, group);
     let clock_jumps = context.clock.jumps();
@@ -268,7 +269,10 @@ async fn step(
         now,
     };
     let stepped = machine::drive(rollout::step, &facts, Some(recorder), &mut observed).await;
-    caches.plan_memos.put(&group.key, memo);
+    if permit.is_valid() {
+        // What was computed for a generation may be of another edit.
+        caches.plan_memos.put(&group.key, memo);
+    }
     let stepped = stepped?.map(|transition| {
         let held = leaving.held.as_ref().and_then(|held| held.until);
         let recheck_at = transition.recheck_at.into_iter().chain(held).min();

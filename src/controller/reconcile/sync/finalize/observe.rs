@@ -103,8 +103,8 @@ pub(super) async fn policy(context: SyncContext<'_>, observed: &SyncSnapshot) ->
             }
             policy.cause = cause;
             policy.stopped = policy.stopped.or(undecided);
-            // A removed entry is a part of the release.
-            if policy.is_late && cause == DeletionCause::EntryRemoved {
+            // A removed entry is a part of the release, and what a cluster loses that left is not.
+            if policy.is_late && cause == DeletionCause::EntryRemoved && is_selected {
                 policy.stopped = policy
                     .stopped
                     .or_else(|| group_state::aborted_by(&group, &actions));
@@ -145,8 +145,10 @@ fn keeps_objects(
     let status = group.status.as_ref();
     let kept = status.map_or(&[][..], |status| &*status.kept_entries);
     let is_kept = entry.is_some_and(|entry| kept.contains(entry));
-    (!is_selected && group.spec.when_unselected == DeletionPolicy::Orphan)
-        || (cause == DeletionCause::EntryRemoved && is_kept)
+    if !is_selected {
+        return group.spec.when_unselected == DeletionPolicy::Orphan;
+    }
+    cause == DeletionCause::EntryRemoved && is_kept
 }
 
 /// Reports whether the removal of a Sync gave its slot back.
