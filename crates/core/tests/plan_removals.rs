@@ -197,6 +197,23 @@ fn a_suspended_sync_of_a_deleted_group_goes_after_what_it_depends_on() {
     assert_eq!(fleet.remove(), ["web-instances-a"]);
 }
 
+/// Guards against a group that is never gone: the entries of its spec have no cycle, but its Syncs are of two releases.
+#[test]
+fn suspended_syncs_of_a_deleted_group_that_need_each_other_do_not_wait() {
+    let mut fleet = deleted_group(json!({"maxConcurrency": "100%"}));
+    let cause = fleet.sync("web-app-a").cause.clone();
+    fleet.input.leaving.clear();
+    for (entry, on) in [("one", "two"), ("two", "one"), ("three", "two")] {
+        fleet.input.leaving.extend([leaving("a", entry, cause.clone())]);
+        let sync = fleet.sync(&format!("web-{entry}-a"));
+        sync.depends_on = [format!("web-{on}-a").into()].into();
+        (sync.suspended, sync.policy) = (true, DeletionPolicy::Orphan);
+    }
+    assert_eq!(fleet.hold("web-three-a"), RemovalHold::SyncSuspended);
+    assert_eq!(fleet.remove(), ["web-one-a", "web-two-a"]);
+    assert_eq!(fleet.remove(), ["web-three-a"]);
+}
+
 #[test]
 fn clusters_lose_an_entry_and_leave_in_slots() {
     let mut fleet = Fleet::new(json!({"maxConcurrency": 2}));

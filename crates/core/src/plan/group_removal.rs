@@ -22,7 +22,7 @@ pub(super) fn decide(input: &PlanInput) -> RemovalResult {
     let mut openings = Openings::of_removals(input);
     let mut result = RemovalResult::default();
     for (name, sync) in &input.leaving {
-        let decision = group.decision(sync, &mut openings);
+        let decision = group.decision(name, sync, &mut openings);
         result.decisions.insert(name.clone(), decision);
     }
     for (name, request) in &input.prunes {
@@ -85,12 +85,17 @@ impl<'a> GroupRemoval<'a> {
         }
     }
 
-    fn decision(&mut self, sync: &'a LeavingSync, openings: &mut Openings<'a>) -> RemovalDecision {
+    fn decision(
+        &mut self,
+        name: &SyncName,
+        sync: &'a LeavingSync,
+        openings: &mut Openings<'a>,
+    ) -> RemovalDecision {
         let hold = |reason, recheck_at| RemovalDecision::Hold { reason, recheck_at };
         if sync.removing_since.is_some() {
             return RemovalDecision::Removing;
         }
-        if goes_last(sync, &self.input.leaving) {
+        if goes_last(name, sync, &self.input.leaving) {
             return hold(RemovalHold::SyncSuspended, None);
         }
         // Nothing is taken away from clusters whose objects stay.

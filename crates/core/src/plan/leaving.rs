@@ -194,10 +194,19 @@ fn needed_by<'a>(
 }
 
 /// Reports whether a Sync of a deleted group has to stay although its objects do: it is suspended, and the removal of
-/// what it depends on has not begun. Once it is gone, nobody would know that its objects need the others.
-pub(super) fn goes_last(sync: &LeavingSync, leaving: &BTreeMap<SyncName, LeavingSync>) -> bool {
-    let waits = |name: &SyncName| leaving.get(name).is_some_and(|on| on.removing_since.is_none());
-    sync.suspended && needed_by([sync].into_iter(), leaving).into_iter().any(waits)
+/// what it depends on has not begun. Once it is gone, nobody would know that its objects need the others. In a cycle, no
+/// Sync waits.
+pub(super) fn goes_last(
+    name: &SyncName,
+    sync: &LeavingSync,
+    leaving: &BTreeMap<SyncName, LeavingSync>,
+) -> bool {
+    let needed = |sync| needed_by(std::iter::once(sync), leaving);
+    let waits = |on: &SyncName| {
+        let on = leaving.get(on).filter(|on| on.removing_since.is_none());
+        on.is_some_and(|on| !needed(on).contains(name))
+    };
+    sync.suspended && needed(sync).into_iter().any(waits)
 }
 
 impl RemovalDecision {

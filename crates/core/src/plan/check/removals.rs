@@ -96,7 +96,7 @@ impl Moment<'_> {
             }
             _ if sync.removing_since.is_some() => RemovalDecision::Removing,
             (LeavingCause::GroupDeleted { stage, windows }, _) => {
-                return Ok(self.of_deleted_group(sync, *stage, windows));
+                return Ok(self.of_deleted_group((name, sync), *stage, windows));
             }
             _ if self.input.membership_held => hold(RemovalHold::MembershipHeld, None),
             (
@@ -203,10 +203,16 @@ impl Moment<'_> {
 
     /// Returns what is expected of a Sync of a group that is being deleted: no cluster begins while one of an earlier
     /// stage has to lose something, or is losing it.
-    fn of_deleted_group(&self, sync: &LeavingSync, stage: usize, about: &[usize]) -> Expected {
-        let stays = |name: &SyncName| {
-            let on = self.input.leaving.get(name);
-            on.is_some_and(|on| on.removing_since.is_none())
+    fn of_deleted_group(
+        &self,
+        (name, sync): (&SyncName, &LeavingSync),
+        stage: usize,
+        about: &[usize],
+    ) -> Expected {
+        // What depends on the Sync itself is in a cycle with it.
+        let stays = |on: &SyncName| {
+            let on = self.input.leaving.get(on);
+            on.is_some_and(|on| on.removing_since.is_none() && !self.dependencies_of(on).contains(name))
         };
         if sync.suspended && self.dependencies_of(sync).into_iter().any(stays) {
             return Expected::Exactly(hold(RemovalHold::SyncSuspended, None));
