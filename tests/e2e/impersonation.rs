@@ -93,9 +93,15 @@ impl Scene {
             let status = sync.status.as_ref();
             status.is_some_and(|status| status.last_applied_revision.ends_with(commit))
         };
-        self.fleet
-            .until(name, &format!("applied {commit}"), applied)
-            .await?;
+        let log = || {
+            let controller = self.controller.as_ref();
+            controller
+                .and_then(|controller| controller.log_tail(40).ok())
+                .unwrap_or_default()
+        };
+        let what = format!("applied {commit}");
+        let until = self.fleet.until(name, &what, applied);
+        until.await.with_context(log)?;
         Ok(())
     }
 
