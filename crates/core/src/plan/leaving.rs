@@ -194,8 +194,8 @@ fn needed_by<'a>(
 }
 
 /// Reports whether a Sync of a deleted group has to stay although its objects do: it is suspended, and the removal of
-/// what it depends on has not begun. Once it is gone, nobody would know that its objects need the others. In a cycle, no
-/// Sync waits.
+/// what it depends on has not begun. Once it is gone, nobody would know that its objects need the others. In a cycle,
+/// no Sync waits.
 pub(super) fn goes_last(
     name: &SyncName,
     sync: &LeavingSync,
