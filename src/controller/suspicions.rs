@@ -72,6 +72,13 @@ impl Suspicions {
         }
     }
 
+    /// Raises a suspicion by a list that answers it.
+    #[cfg(test)]
+    pub fn raise_by_a_list(self: &Arc<Self>) {
+        let sources = self.of_kind("Source");
+        sources.listed(sources.raise().unwrap_or_default());
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

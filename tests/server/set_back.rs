@@ -39,21 +39,25 @@ async fn apply_fleet(world: &World, url: &str) -> Result<()> {
     Ok(())
 }
 
-/// Waits until the status of the group counts this many clusters.
-async fn counts(world: &World, clusters: u64) -> Result<()> {
+/// Waits until the group of the management cluster is as `is_so` says, and returns it.
+async fn group_is(world: &World, what: &str, is_so: impl Fn(&Value) -> bool) -> Result<Value> {
     let check = async || {
-        let group = world
-            .raw("management", GROUP)
-            .await
-            .map_err(|error| format!("{error:#}"))?;
+        let group = world.raw("management", GROUP).await;
+        let group = group.map_err(|error| format!("{error:#}"))?;
         let group: Value = serde_json::from_str(&group).map_err(|error| error.to_string())?;
-        if group["status"]["clusters"]["total"] == clusters {
-            Ok(())
+        if is_so(&group) {
+            Ok(group)
         } else {
             Err(group["status"].to_string())
         }
     };
-    wait::until(TIMEOUT, format!("the group counts {clusters} clusters"), check).await?;
+    Ok(wait::until(TIMEOUT, what, check).await?)
+}
+
+/// Waits until the status of the group counts this many clusters.
+async fn counts(world: &World, clusters: u64) -> Result<()> {
+    let is_so = |group: &Value| group["status"]["clusters"]["total"] == clusters;
+    group_is(world, &format!("the group counts {clusters} clusters"), is_so).await?;
     Ok(())
 }
 
@@ -158,21 +162,6 @@ fn settings(value: &str) -> String {
     format!(
         "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: settings, namespace: default}}\ndata: {{v: {value}}}\n"
     )
-}
-
-/// Waits until the group of the management cluster is as `is_so` says, and returns it.
-async fn group_is(world: &World, what: &str, is_so: impl Fn(&Value) -> bool) -> Result<Value> {
-    let check = async || {
-        let group = world.raw("management", GROUP).await;
-        let group = group.map_err(|error| format!("{error:#}"))?;
-        let group: Value = serde_json::from_str(&group).map_err(|error| error.to_string())?;
-        if is_so(&group) {
-            Ok(group)
-        } else {
-            Err(group["status"].to_string())
-        }
-    };
-    Ok(wait::until(TIMEOUT, what, check).await?)
 }
 
 /// Returns what the group has admitted, by Sync.

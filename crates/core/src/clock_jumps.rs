@@ -17,6 +17,12 @@ const LEAST: SignedDuration = SignedDuration::from_millis(500);
 /// Jumps that are kept. Of more, the oldest are merged.
 const KEPT: usize = 32;
 
+/// Returns a time that cannot lie ahead; `now`, if it does so by far.
+#[must_use]
+pub fn not_far_ahead(stored: Timestamp, now: Timestamp) -> Timestamp {
+    if is_far_ahead(stored, now) { now } else { stored }
+}
+
 /// A jump of the wall clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
+use crate::clock_jumps::is_far_ahead;
+
 /// Consecutive repairs of one object before it counts as a drift fight: a person who edits twice is not a controller.
 pub const GIVEN: u32 = 3;
 /// The longest wait between two repairs of one object, unless the interval itself is longer.
@@ -46,6 +48,12 @@ impl DriftFight {
     #[must_use]
     pub fn is_fight(&self) -> bool {
         self.repairs >= GIVEN
+    }
+
+    /// Reports whether the object may be repaired now. A clock that was set back since the last repair delays nothing.
+    #[must_use]
+    pub fn is_due(&self, interval: Duration, now: Timestamp) -> bool {
+        is_far_ahead(self.repaired_at, now) || self.next_repair(interval) <= now
     }
 
     /// Returns the earliest time of the next repair.

@@ -1,7 +1,7 @@
 //! The health cache: the known health of each Sync's objects. It is rebuilt after a start.
 
 use jiff::Timestamp;
-use starling_core::clock_jumps::is_far_ahead;
+use starling_core::clock_jumps::not_far_ahead;
 use starling_core::health::{Cadence, HealthRecords};
 
 use crate::controller::keyed::{Keyed, per_object};
@@ -41,7 +41,7 @@ impl HealthCache {
     #[must_use]
     pub fn next(&self, sync: &ObjectKey, now: Timestamp) -> Option<Timestamp> {
         let next = self.0.lock().get(sync)?.cadence.next()?;
-        Some(if is_far_ahead(next, now) { now } else { next })
+        Some(not_far_ahead(next, now))
     }
 
     /// Replaces the health of a Sync's objects.

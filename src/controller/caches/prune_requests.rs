@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use kube::ResourceExt as _;
 use starling_api::SyncResource;
-use starling_core::clock_jumps::is_far_ahead;
+use starling_core::clock_jumps::not_far_ahead;
 use starling_core::ids::{ClusterName, SyncName, Uid};
 use starling_core::plan::{PruneRequest, RemovalDecision, RemovalHold};
 
@@ -124,9 +124,7 @@ impl PruneRequests {
         let allowed = requests
             .values_mut()
             .filter_map(|request| request.allowed_at.as_mut());
-        for allowed_at in allowed.filter(|at| is_far_ahead(**at, now)) {
-            *allowed_at = now;
-        }
+        allowed.for_each(|at| *at = not_far_ahead(*at, now));
         let can_delete = |sync: &SyncResource, request: &Requested| {
             !sync.spec.template.suspend && sync.metadata.deletion_timestamp.is_some() == request.ends
         };

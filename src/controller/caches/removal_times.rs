@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use starling_api::SyncResource;
-use starling_core::clock_jumps::is_far_ahead;
+use starling_core::clock_jumps::not_far_ahead;
 use starling_core::ids::Uid;
 
 use crate::controller::keyed::{Keyed, per_object};
@@ -25,7 +25,8 @@ pub struct RemovalTimes(Keyed<BTreeMap<Uid, Timestamp>>);
 per_object!(RemovalTimes, 0);
 
 impl RemovalTimes {
-    /// Adds the Syncs of a group that are being removed, and forgets the others.
+    /// Adds the Syncs of a group that are being removed, and forgets the others. None began far ahead of `now`: the
+    /// clock may have been set back since.
     pub fn observe<'a>(
         &self,
         group: &ObjectKey,
@@ -39,7 +40,7 @@ impl RemovalTimes {
             let uid = Uid::new(sync.metadata.uid.as_ref()?);
             let since = match before {
                 None => deleted_at.min(now),
-                Some(known) => known.get(&uid).map_or(now, |since| believed(*since, now)),
+                Some(known) => known.get(&uid).map_or(now, |since| not_far_ahead(*since, now)),
             };
             Some((uid, since))
         };
@@ -58,13 +59,8 @@ impl RemovalTimes {
         };
         let uid = sync.metadata.uid.as_ref();
         let since = uid.and_then(|uid| known.get(uid.as_str()));
-        Some(since.map_or(now, |since| believed(*since, now)))
+        Some(since.map_or(now, |since| not_far_ahead(*since, now)))
     }
-}
-
-/// Returns a time that this process has taken. Its clock may have been set back far since.
-fn believed(since: Timestamp, now: Timestamp) -> Timestamp {
-    if is_far_ahead(since, now) { now } else { since }
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use starling_api::{Deletions, SyncGroup, UsedApproval};
 use starling_core::deletion_budget::{BudgetClock, BudgetLimits, count_left, leaving, repaired};
 use starling_core::ids::ClusterName;
 
-use super::{BudgetContext, DeletionBudgets, deletions_of};
+use super::{BudgetContext, DeletionBudgets};
 use crate::controller::hub::HubError;
 use crate::controller::object_key::ObjectKey;
 
@@ -58,7 +58,8 @@ impl DeletionBudgets {
             let window = BudgetLimits::of_group(group.spec.deletion_budget).window;
             repaired(window, &deletions.counts, BudgetClock { now, jumps: &jumps })
         };
-        if repaired(group, &deletions_of(group)).is_none() {
+        let deletions = group.status.as_ref().and_then(|status| status.deletions.as_ref());
+        if deletions.is_none_or(|deletions| repaired(group, deletions).is_none()) {
             return Ok(());
         }
         self.change(context, &ObjectKey::of(group), |group, deletions| {

@@ -95,32 +95,28 @@ impl HubError {
     /// Returns whether the management cluster refused the request for lack of a permission, or does not serve the kind.
     #[must_use]
     pub fn is_refused(&self) -> bool {
-        match self {
-            Self::Request { source, .. } => {
-                matches!(&**source, kube::Error::Api(status) if matches!(status.code, 401 | 403 | 404))
-            }
-            Self::Timeout { .. }
-            | Self::InTheWay { .. }
-            | Self::ApprovalTakenBack { .. }
-            | Self::SetBackMeanwhile { .. }
-            | Self::Unreadable { .. }
-            | Self::Contended { .. } => false,
-        }
+        matches!(self.code(), Some(401 | 403 | 404))
     }
 
     /// Returns whether the management cluster rejected the request as invalid, so that a retry cannot succeed.
     #[must_use]
     pub fn is_invalid(&self) -> bool {
+        matches!(self.code(), Some(400 | 422))
+    }
+
+    /// Returns the code of the response; `None` without a response from the API server.
+    fn code(&self) -> Option<u16> {
         match self {
-            Self::Request { source, .. } => {
-                matches!(&**source, kube::Error::Api(status) if matches!(status.code, 400 | 422))
-            }
+            Self::Request { source, .. } => match &**source {
+                kube::Error::Api(status) => Some(status.code),
+                _ => None,
+            },
             Self::Timeout { .. }
             | Self::InTheWay { .. }
             | Self::ApprovalTakenBack { .. }
             | Self::SetBackMeanwhile { .. }
             | Self::Unreadable { .. }
-            | Self::Contended { .. } => false,
+            | Self::Contended { .. } => None,
         }
     }
 }

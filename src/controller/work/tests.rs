@@ -298,12 +298,6 @@ async fn what_is_gone_leaves_every_cache() {
     each_has(&context, &["stays"]);
 }
 
-/// A list of Sources was older than what was known.
-fn suspect(context: &Context) {
-    let sources = context.writes.suspicions().of_kind("Source");
-    sources.listed(sources.raise().unwrap());
-}
-
 /// A Cluster that the last process has left as Ready.
 fn ready_cluster(context: &Context, name: &str) {
     let cluster = serde_json::from_value(json!({
@@ -341,7 +335,7 @@ async fn nothing_goes_on_while_the_management_cluster_may_have_been_set_back() {
     let context = context(directory.path()).await;
     observe(&context, "a", false);
     let key = ObjectKey::new("ns", "a");
-    suspect(&context);
+    context.writes.suspicions().raise_by_a_list();
     for of in [Loop::SyncGroup, Loop::Sync] {
         let waits = Some(Next::After(crate::controller::waits::NUMBER_CHECK));
         assert_eq!(reconcile(of, &context, &key).await.ok(), waits, "{of:?}");
@@ -382,7 +376,7 @@ async fn nothing_that_seems_unused_is_deleted_while_the_installation_is_held() {
         .number_checks
         .tried(&ObjectKey::new("ns", "eu"), true);
     assert!(may_delete(&context));
-    suspect(&context);
+    context.writes.suspicions().raise_by_a_list();
     assert!(
         !may_delete(&context),
         "a list was older, and the count is not read yet"

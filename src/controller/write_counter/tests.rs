@@ -124,12 +124,6 @@ impl Stored {
     }
 }
 
-/// A list of Sources was older than what was known.
-fn suspect(counter: &WriteCounter) {
-    let sources = counter.suspicions().of_kind("Source");
-    sources.listed(sources.raise().unwrap());
-}
-
 fn is_held(refusal: &NumberError) -> bool {
     matches!(refusal, NumberError::SetBack(_))
 }
@@ -277,7 +271,7 @@ async fn a_suspicion_is_checked_at_once() {
     let (counter, writes) = server.process().await;
     let _checks = tokio::spawn(counter.clone().check_suspicions());
     writes.take().await.unwrap();
-    suspect(&counter);
+    counter.suspicions().raise_by_a_list();
     counter.compare().await.unwrap();
     assert!(counter.held().is_none(), "an API server that lagged");
     let backup = server.data();
@@ -285,7 +279,7 @@ async fn a_suspicion_is_checked_at_once() {
     server.restore(backup);
     lock(&server.0).failures = 1;
     let mut held = counter.subscribe();
-    suspect(&counter);
+    counter.suspicions().raise_by_a_list();
     assert!(counter.suspicions().is_pending());
     held.changed().await.unwrap();
     assert_eq!(counter.held().unwrap().number, lost);
@@ -302,7 +296,7 @@ async fn a_pass_keeps_to_what_was_known_when_it_began() {
     writes.take().await.unwrap();
     let before = counter.permit().unwrap();
     assert!(before.is_valid());
-    suspect(&counter);
+    counter.suspicions().raise_by_a_list();
     assert!(counter.permit().is_none() && !before.is_valid());
     tokio::time::sleep(waits::NUMBER_CHECK).await;
     let after = counter.permit().unwrap();
@@ -320,8 +314,8 @@ async fn a_suspicion_ends_with_a_comparison() {
     let server = Server::new();
     let (counter, writes) = server.process().await;
     writes.take().await.unwrap();
-    suspect(&counter);
-    suspect(&counter);
+    counter.suspicions().raise_by_a_list();
+    counter.suspicions().raise_by_a_list();
     assert!(counter.suspicions().is_pending());
     lock(&server.0).failures = 2;
     let _checks = tokio::spawn(counter.clone().check_suspicions());

@@ -181,7 +181,10 @@ fn lost_records(before: &RecordedPlan, recorded: &RecordedPlan) -> Vec<String> {
     let at = recorded.input.now;
     let lost = then.iter().filter(|(name, record)| {
         let current = now.get(*name).unwrap_or(&none);
-        let kept = |then, now| is_kept_at(then, now, at);
+        let replaced = |then: Option<_>, now: Option<_>| {
+            then.is_some_and(|then| is_far_ahead(then, at)) && now.is_some_and(|now| now <= at)
+        };
+        let kept = |then: Option<_>, now| then.is_none() || then == now || replaced(then, now);
         let all_kept = kept(record.opened_at, current.opened_at)
             && kept(record.completed_at, current.completed_at)
             && kept(record.passed_at, current.passed_at);
@@ -196,12 +199,6 @@ fn is_same_start(before: &PlanInput, recorded: &PlanInput) -> bool {
     let (then, now) = (before.rollout.started_at, recorded.rollout.started_at);
     let is_unknown = |start: Timestamp, other, at| start == Timestamp::UNIX_EPOCH && is_far_ahead(other, at);
     then == now || is_unknown(now, then, recorded.now) || is_unknown(then, now, before.now)
-}
-
-/// Reports whether a recorded time is still there at a time, or was replaced because the clock that wrote it was wrong.
-fn is_kept_at(then: Option<Timestamp>, now: Option<Timestamp>, at: Timestamp) -> bool {
-    let is_replaced = then.is_some_and(|then| is_far_ahead(then, at)) && now.is_some_and(|now| now <= at);
-    then.is_none() || then == now || is_replaced
 }
 
 /// Returns the clusters with a Sync at a target of this release that was at another target of another release before.

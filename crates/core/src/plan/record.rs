@@ -7,7 +7,7 @@ use starling_api::{RolloutStatus, StageStatus, StageTaskType, TaskResult, TaskSt
 
 use super::stages::{Gate, GateRecord, GateResult, StagePhase, StagePlan, StageRecord, StageWait};
 use super::types::Plan;
-use crate::clock_jumps::is_far_ahead;
+use crate::clock_jumps::{is_far_ahead, not_far_ahead};
 
 /// Returns the records of the stages of a rollout in status, by name. What cannot be parsed was not written by Starling
 /// and is left out.
@@ -43,9 +43,7 @@ pub fn believed_start(start_time: &str, now: Timestamp) -> Timestamp {
 /// count from them. The begin of a gate that another system decides stays, since it identifies the evaluation.
 pub fn replace_future_times(stages: &mut BTreeMap<String, StageRecord>, now: Timestamp) {
     let replace = |time: &mut Timestamp| {
-        if is_far_ahead(*time, now) {
-            *time = now;
-        }
+        *time = not_far_ahead(*time, now);
     };
     for record in stages.values_mut() {
         let times = [

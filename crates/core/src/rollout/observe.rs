@@ -162,13 +162,6 @@ impl Rolling {
     pub fn number(&self) -> RolloutNumber {
         RolloutNumber::of(&self.rollout)
     }
-
-    /// Returns the start time. Without one in status, it is the beginning of time, so that no jitter is waited for
-    /// twice.
-    #[must_use]
-    pub fn started_at(&self) -> Timestamp {
-        self.rollout.start_time.parse().unwrap_or(Timestamp::UNIX_EPOCH)
-    }
 }
 
 /// The observations of a pass. Every response is immediate, and the same for the whole pass.

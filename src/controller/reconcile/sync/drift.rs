@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 use starling_api::conditions::{self, CONTESTED};
 use starling_core::apply::Record;
-use starling_core::clock_jumps::is_far_ahead;
 use starling_core::drift_fight::DriftFight;
 use starling_core::fields::FieldSet;
 use starling_core::object::ObjectId;
@@ -155,11 +154,7 @@ fn due(state: &DriftState, report: &DriftReport, sync: &ValidSync<'_>, now: Time
     let interval = sync.spec.template.interval.as_std();
     let is_due = |key: &&ObjectId| {
         let repaired = state.repaired.get(*key);
-        sync.observed.requested()
-            || repaired.is_none_or(|repaired| {
-                // The clock may have been set back since.
-                is_far_ahead(repaired.fight.repaired_at, now) || repaired.fight.next_repair(interval) <= now
-            })
+        sync.observed.requested() || repaired.is_none_or(|repaired| repaired.fight.is_due(interval, now))
     };
     report.drifted.iter().filter(is_due).cloned().collect()
 }
