@@ -232,15 +232,12 @@ impl<'a> Mirror<'a> {
             .map_err(|error| GitError::from_mirror(self.access, &error))
     }
 
-    /// Stores the commit of a remote ref, if it was received: a server may list a tip and not send it.
+    /// Stores the commit of a remote ref, if it was received and can be read: a server may list a tip and not send it,
+    /// and a tip may be an object that is refused.
     ///
     /// The name is hashed: a remote may rename `a` to `a/b`, and a directory cannot replace a file.
     pub(super) fn note_remote(&self, name: &str, id: Oid) -> Result<(), GitError> {
-        let commit = self
-            .repo
-            .find_object(id, None)
-            .and_then(|object| object.peel_to_commit());
-        if commit.is_ok() {
+        if self.read_tree_of(id).is_ok() {
             self.set(&remote_ref(name), id)
         } else {
             Ok(())
@@ -287,12 +284,16 @@ impl<'a> Mirror<'a> {
     /// Checks for damage before a fetch, which would not transfer objects that the refs claim to have.
     pub(super) fn check(&self) -> Result<(), GitError> {
         self.check_packs()?;
-        for id in self.refs("refs/starling/")?.values() {
-            // Content that was fetched before there were limits is fetched again, and refused then.
-            self.read_tree_of(*id).map_err(|error| match error {
-                GitError::Refused { reason, .. } => GitError::corrupt(self.access, &reason.to_string()),
-                other => other,
-            })?;
+        for (name, id) in self.refs("refs/starling/")? {
+            match self.read_tree_of(id) {
+                // What a server chose to send is no damage: the next fetch does not claim to have it.
+                Err(GitError::Refused { .. }) if name.starts_with(REMOTE_PREFIX) => self.unset(&name)?,
+                // Content that was fetched before there were limits is fetched again, and refused then.
+                Err(GitError::Refused { reason, .. }) => {
+                    return Err(GitError::corrupt(self.access, &reason.to_string()));
+                }
+                read => read?,
+            }
         }
         Ok(())
     }
@@ -377,9 +378,12 @@ impl<'a> Mirror<'a> {
         if old.len() <= max_packs {
             return Ok(Vec::new());
         }
-        let joined = self
-            .write_joined_pack(&directory, interrupt)
-            .map_err(|error| GitError::from_mirror(self.access, &error))?;
+        let joined = self.write_joined_pack(&directory, interrupt);
+        let joined = joined.map_err(|error| match interrupt.stopped() {
+            // libgit2 reports a callback that stops it as it reports an unexpected content.
+            Some(_) => GitError::timeout(self.access, interrupt.after()),
+            None => GitError::from_mirror(self.access, &error),
+        })?;
         Ok(old
             .into_iter()
             .filter(|path| Some(path.as_path()) != joined.as_deref())
@@ -514,5 +518,44 @@ fn pin_ref(access: &RepoAccess, name: &str) -> Result<String, GitError> {
         Ok(full)
     } else {
         Err(GitError::refused(access, Refusal::PinName))
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use std::time::Duration;
+
+    use git2::Signature;
+
+    use super::*;
+    use crate::{Credential, RepoUrl};
+
+    /// Guards against a mirror that is set aside with its pins, because the time for a join ended.
+    #[test]
+    fn tenant_git_a_join_that_is_interrupted_leaves_the_mirror_and_its_pins() {
+        let folder = tempfile::tempdir().unwrap();
+        let url = RepoUrl::parse("https://git.example.org/shop.git", false).unwrap();
+        let access = RepoAccess::new(url, Credential::None);
+        let path = folder.path().join("shop");
+        prepare(&path, &access, false).unwrap();
+        let mirror = Mirror::open(&path, &access).unwrap();
+        let author = Signature::now("a", "a@example.org").unwrap();
+        let tree = mirror.repo.treebuilder(None).unwrap().write().unwrap();
+        let tree = mirror.repo.find_tree(tree).unwrap();
+        let commit = mirror.repo.commit(None, &author, &author, "one", &tree, &[]);
+        mirror.pin("kept", commit.unwrap()).unwrap();
+        let packs = mirror.repo.path().join("objects/pack");
+        // Loose objects are joined too; a join needs one pack to begin.
+        mirror
+            .write_joined_pack(&packs, &Interrupt::new(Duration::from_secs(60)))
+            .unwrap();
+        let ended = mirror.join_packs(0, &Interrupt::new(Duration::ZERO)).unwrap_err();
+        assert!(matches!(ended, GitError::Timeout { .. }), "{ended:?}");
+        mirror.check().unwrap();
+        assert_eq!(mirror.pins().unwrap().len(), 1);
+        mirror
+            .join_packs(0, &Interrupt::new(Duration::from_secs(60)))
+            .unwrap();
     }
 }

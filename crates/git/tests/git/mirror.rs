@@ -772,4 +772,22 @@ async fn tenant_objects_of_another_kind_than_referred_to_are_refused_and_the_mir
         read(first).await.unwrap();
         std::fs::remove_dir_all(store.folder.path().join(first.to_string())).unwrap();
     }
+    // A branch that points there does not either, nor the ref that an earlier version has stored for it.
+    mirror
+        .reference("refs/starling/remote/earlier", without_tree, true, "")
+        .unwrap();
+    fixture.point("refs/heads/main", without_tree);
+    for branch in [None, Some("refs/heads/main")] {
+        let refused = ensure(&store, &fixture, branch, without_tree).await;
+        assert!(matches!(refused, Err(GitError::Refused { .. })), "{refused:?}");
+    }
+    let next = fixture.simple(&[first], "next");
+    fixture.point("refs/heads/main", next);
+    ensure(&store, &fixture, Some("refs/heads/main"), next)
+        .await
+        .unwrap();
+    let pins = store.git.list_pins(&access).await.unwrap();
+    assert_eq!(pins["first"], first.to_string());
+    let mut noted = mirror.references_glob("refs/starling/remote/*").unwrap();
+    assert!(noted.all(|noted| noted.unwrap().target() != Some(without_tree)));
 }
