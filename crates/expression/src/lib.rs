@@ -12,7 +12,7 @@ mod thread;
 
 use serde::Serialize;
 use starling_cel::cel::{Context, ExecutionError, Value, to_value};
-use starling_cel::{Budget, Metered, RunError};
+use starling_cel::{Budget, Limit, Metered, RunError};
 
 /// A compiled expression, with the functions that Kubernetes adds to CEL.
 #[derive(Debug)]
@@ -32,10 +32,10 @@ pub enum EvaluationError {
     /// The expression names a variable or function that does not exist.
     #[error("there is no {0:?}")]
     Undeclared(String),
-    /// The evaluation was ended at a limit.
+    /// The evaluation was ended at a limit of cost or size, as each evaluation would be.
     #[error("{0}")]
     Limit(String),
-    /// The evaluation failed on this input.
+    /// The evaluation failed on this input, or took too long this time.
     #[error("{0}")]
     Failed(String),
 }
@@ -82,7 +82,10 @@ impl Expression {
             Err(RunError::Execution(ExecutionError::UndeclaredReference(name))) => {
                 Err(EvaluationError::Undeclared(name.to_string()))
             }
-            Err(RunError::Limit(limit)) => Err(EvaluationError::Limit(limit.to_string())),
+            // The time ends an evaluation on a busy machine, so it says nothing about the expression.
+            Err(RunError::Limit(limit)) if !matches!(limit, Limit::Time(_)) => {
+                Err(EvaluationError::Limit(limit.to_string()))
+            }
             Err(other) => Err(EvaluationError::Failed(other.to_string())),
         }
     }

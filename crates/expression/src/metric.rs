@@ -3,7 +3,7 @@
 use starling_core::gate::Evaluation;
 use starling_core::gate::metric::{self as response, Sample, TestError, TestProblem};
 
-use crate::thread::on_own_thread;
+use crate::thread::{ThreadError, on_own_thread};
 use crate::{EvaluationError, Expression, Variables};
 
 /// Checks a test before there is a response: compiles it, and runs it once on [`Sample::example`], on a thread of its
@@ -16,7 +16,12 @@ pub fn check(test: &str) -> Result<(), TestError> {
         let expression = Expression::new(test).map_err(|error| TestError::new(error.to_string()))?;
         response::check(&run(&expression, &[Sample::example()]))
     });
-    checked.unwrap_or_else(|error| Err(TestError::new(error.to_string())))
+    match checked {
+        Ok(checked) => checked,
+        // It is not known to be wrong, and the evaluation of a response reports it again.
+        Err(ThreadError::Start(_)) => Ok(()),
+        Err(error @ ThreadError::Panicked) => Err(TestError::new(error.to_string())),
+    }
 }
 
 /// Evaluates a test on a response, on a thread of its own.

@@ -31,7 +31,11 @@ pub(in crate::controller) async fn check(
     for test in tests(strategy) {
         let result = match known.get(&test) {
             Some(result) => result.clone(),
-            None => check_one(test.clone()).await,
+            // Not checked, because the process ends.
+            None => match check_one(&group.namespace, test.clone()).await {
+                Some(result) => result,
+                None => continue,
+            },
         };
         checked.insert(test, result);
     }
@@ -52,7 +56,8 @@ fn tests(strategy: &RolloutStrategy) -> BTreeSet<String> {
     strategy.stages.iter().flat_map(tasks).collect()
 }
 
-async fn check_one(test: String) -> Result<(), TestError> {
-    let checked = expressions::evaluate(move || metric::check(&test)).await;
-    checked.unwrap_or_else(|error| Err(TestError::new(error.to_string())))
+async fn check_one(namespace: &str, test: String) -> Option<Result<(), TestError>> {
+    expressions::evaluate(namespace, move || metric::check(&test))
+        .await
+        .ok()
 }

@@ -3,7 +3,7 @@
 use starling_core::gate::Evaluation;
 use starling_core::gate::metric::PATH;
 use starling_expression::metric;
-use starling_net::web::Post;
+use starling_net::web::{Post, Reply};
 use url::form_urlencoded;
 
 use super::gate_task::GateTask;
@@ -57,7 +57,7 @@ async fn try_to_evaluate(
         ca: values.as_ref().and_then(Values::authorities),
     };
     let reply = gate.post(&post).await?;
-    let evaluation = test_response(reply.status, reply.body.clone(), test.to_owned()).await;
+    let evaluation = test_response(gate, &reply, test).await;
     let evaluation = match &values {
         Some(values) => redacted(evaluation, values),
         None => evaluation,
@@ -66,8 +66,10 @@ async fn try_to_evaluate(
 }
 
 /// Evaluates the test on a response.
-async fn test_response(status: u16, body: bytes::Bytes, test: String) -> Evaluation {
-    let judged = expressions::evaluate(move || metric::judge(status, &body, &test)).await;
+async fn test_response(gate: &GateTask, reply: &Reply, test: &str) -> Evaluation {
+    let (status, body, test) = (reply.status, reply.body.clone(), test.to_owned());
+    let judged =
+        expressions::evaluate(&gate.group.namespace, move || metric::judge(status, &body, &test)).await;
     judged.unwrap_or_else(|error| Evaluation::error(error.to_string()))
 }
 
