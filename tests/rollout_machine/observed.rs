@@ -102,9 +102,9 @@ impl Observations for Observed<'_> {
 
     fn gate_messages(&self, _: RolloutNumber, _: &mut [StageStatus]) {}
 
-    fn release_digest(&self, rollout: RolloutNumber) -> Option<String> {
+    fn release_digest(&self, rolling: &Rolling) -> Option<String> {
         let (id, digest) = self.memory.digested.as_ref()?;
-        (*id == rollout.get()).then(|| digest.clone())
+        (*id == rolling.number().get()).then(|| digest.clone())
     }
 
     fn awaits_marks(&self, status: &SyncGroupStatus) -> bool {

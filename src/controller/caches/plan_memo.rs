@@ -12,6 +12,7 @@ use starling_api::SyncGroup;
 use starling_core::expand::ParameterError;
 use starling_core::ids::{ClusterName, EntryName, ReleaseDigest, RolloutNumber, TargetDigest};
 use starling_core::plan::{ClusterView, Place};
+use starling_core::rollout::ReleaseSnapshot;
 
 use super::views::ViewCache;
 use crate::controller::keyed::{Keyed, per_object};
@@ -167,9 +168,15 @@ impl PlanMemo {
         self.admitted.begin();
     }
 
-    /// Returns what an approval covers of an entry on all clusters. A cluster without a parameter has nothing.
+    /// Returns what an approval covers of each entry of a release, in its order, by the last plan.
     #[must_use]
-    pub fn covered_of(&self, entry: &str) -> CoveredEntry {
+    pub fn covered_by(&self, release: &ReleaseSnapshot) -> Vec<CoveredEntry> {
+        let entries = release.entries.iter();
+        entries.map(|entry| self.covered_of(&entry.name)).collect()
+    }
+
+    /// Returns what an approval covers of an entry on all clusters. A cluster without a parameter has nothing.
+    fn covered_of(&self, entry: &str) -> CoveredEntry {
         let mut all = CoveredEntry::default();
         for (cluster, of) in &self.covered {
             let Some(Covered { directory, values }) = of.get(entry) else {

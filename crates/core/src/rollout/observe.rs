@@ -175,8 +175,9 @@ pub trait Observations {
     /// Adds the message of the last evaluation of each open gate to the stages of status.
     fn gate_messages(&self, rollout: RolloutNumber, stages: &mut [StageStatus]);
 
-    /// Returns the release digest of a rollout, if it was computed since the last status write.
-    fn release_digest(&self, rollout: RolloutNumber) -> Option<String>;
+    /// Returns the release digest of a rollout, if it was computed since the last status write; empty if the clusters
+    /// that [`Self::clusters`] has returned have other values since.
+    fn release_digest(&self, rolling: &Rolling) -> Option<String>;
 
     /// Whether a release is known to be stored. `false` costs one request: the release is stored again.
     fn is_stored(&self, release: &str) -> bool;

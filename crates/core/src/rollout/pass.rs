@@ -13,8 +13,10 @@ use super::planned::{InStatus, Planned};
 use super::snapshot::ReleaseSnapshot;
 use super::transition::{Blocked, StepError, Transition};
 use crate::digest;
-use crate::ids::{RolloutNumber, SyncName};
-use crate::plan::{LeavingCause, LeavingSync, Plan, PlanInput, RolloutView, in_flight_after, plan, record};
+use crate::ids::{ClusterName, RolloutNumber, SyncName};
+use crate::plan::{
+    ClusterView, LeavingCause, LeavingSync, Plan, PlanInput, RolloutView, in_flight_after, plan, record,
+};
 
 /// One pass of the machine.
 pub(super) struct Pass<'a, 'o> {
@@ -26,22 +28,25 @@ pub(super) struct Pass<'a, 'o> {
 impl Pass<'_, '_> {
     /// Returns the rollout in status, with its plan.
     pub(super) fn in_status(&mut self, status: &SyncGroupStatus) -> Result<InStatus, Need> {
-        let Some(mut rollout) = status.rollout.clone() else {
+        let Some(rollout) = status.rollout.clone() else {
             return Ok(InStatus::None);
         };
-        if let Some(digest) = self.observed.release_digest(RolloutNumber::of(&rollout)) {
-            rollout.release_digest = digest;
-        }
-        let actions = self.observed.operator_actions(&rollout);
         let Some(snapshot) = self.snapshot(&rollout.release)? else {
+            let actions = self.observed.operator_actions(&rollout);
             return Ok(InStatus::Lost(Box::new(actions)));
         };
-        let rolling = Rolling {
+        let mut rolling = Rolling {
             known_good: self.known_good(status, &rollout.release)?,
             rollout,
             snapshot,
         };
-        let mut input = self.input(&rolling, &actions);
+        // Before the approvals: the digest that they name has to cover the values that these clusters have now.
+        let clusters = self.observed.clusters(&rolling);
+        if let Some(digest) = self.observed.release_digest(&rolling) {
+            rolling.rollout.release_digest = digest;
+        }
+        let actions = self.observed.operator_actions(&rolling.rollout);
+        let mut input = self.input(&rolling, &actions, clusters);
         let mut plan = plan(&input);
         // A limit that is not reached is no part of the input: it changes with other groups, and each change would be
         // recorded.
@@ -60,7 +65,12 @@ impl Pass<'_, '_> {
         })))
     }
 
-    fn input(&mut self, rolling: &Rolling, actions: &OperatorActions) -> PlanInput {
+    fn input(
+        &mut self,
+        rolling: &Rolling,
+        actions: &OperatorActions,
+        clusters: BTreeMap<ClusterName, ClusterView>,
+    ) -> PlanInput {
         let facts = self.facts;
         let mut stages = record::recorded(&rolling.rollout);
         record::replace_future_times(&mut stages, facts.now);
@@ -84,7 +94,7 @@ impl Pass<'_, '_> {
             returned: self.observed.returned(rolling),
             prunes: self.observed.prunes(),
             installation_slots: None,
-            clusters: self.observed.clusters(rolling),
+            clusters,
         }
     }
 

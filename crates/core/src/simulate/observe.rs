@@ -74,7 +74,7 @@ impl Observations for Observed<'_> {
 
     fn gate_messages(&self, _: RolloutNumber, _: &mut [StageStatus]) {}
 
-    fn release_digest(&self, _: RolloutNumber) -> Option<String> {
+    fn release_digest(&self, _: &Rolling) -> Option<String> {
         None
     }
 

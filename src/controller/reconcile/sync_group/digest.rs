@@ -24,13 +24,18 @@ use crate::controller::waits;
 pub(super) async fn ensure(context: GroupContext<'_>, group: &Group, rolling: &Rolling) -> Option<Duration> {
     let (id, memos) = (rolling.number(), &context.caches.plan_memos);
     let mut memo = memos.take(&group.key);
-    let entries = rolling.snapshot.entries.iter();
-    let over: Vec<CoveredEntry> = entries.map(|entry| memo.covered_of(&entry.name)).collect();
+    let over = memo.covered_by(&rolling.snapshot);
     let is_known = memo.digested.as_ref().is_some_and(|digested| {
         digested.is_of(&group.object, id, &rolling.snapshot.digest) && digested.over == over
     });
+    let put = |memo| {
+        // What was computed for a generation may be of another edit.
+        if context.permit.is_valid() {
+            memos.put(&group.key, memo);
+        }
+    };
     if is_known {
-        memos.put(&group.key, memo);
+        put(memo);
         return None;
     }
     let digest = of_release(context, group, &rolling.snapshot, &over).await;
@@ -56,7 +61,7 @@ pub(super) async fn ensure(context: GroupContext<'_>, group: &Group, rolling: &R
             Some(waits::BUILD_RETRY)
         }
     };
-    memos.put(&group.key, memo);
+    put(memo);
     again
 }
 

@@ -87,12 +87,19 @@ impl Observations for GroupObservations<'_> {
             .report(&self.group.key, &self.group.id, rollout, stages);
     }
 
-    fn release_digest(&self, rollout: RolloutNumber) -> Option<String> {
+    fn release_digest(&self, rolling: &Rolling) -> Option<String> {
         let digested = self.memo.digested.as_ref()?;
         let rolls = self.group.object.status.as_ref()?.rollout.as_ref()?;
-        let is_of_it = RolloutNumber::of(rolls) == rollout
-            && digested.is_of(&self.group.object, rollout, &rolls.release);
-        is_of_it.then(|| digested.digest.clone())
+        let is_of_it = RolloutNumber::of(rolls) == rolling.number()
+            && digested.is_of(&self.group.object, rolling.number(), &rolls.release);
+        is_of_it.then(|| {
+            let is_current = digested.over == self.memo.covered_by(&rolling.snapshot);
+            if is_current {
+                digested.digest.clone()
+            } else {
+                String::new()
+            }
+        })
     }
 
     fn is_settled(&self, admission: &AdmissionRef) -> bool {

@@ -386,3 +386,20 @@ fn a_rollout_that_waits_for_an_approval_is_digested_last() {
     let transition = case.step();
     assert_eq!(transition.status.rollout.unwrap().release_digest, "sha256:d");
 }
+
+/// Guards against a label that is changed in the pass that finds the approval of its former value.
+#[test]
+fn tenant_an_approval_counts_for_the_values_that_the_clusters_of_the_pass_have() {
+    let mut case = staged();
+    case.status.rollout.as_mut().unwrap().release_digest = "sha256:before".into();
+    for (digest, expected) in [
+        (None, "sha256:before"),
+        (Some(""), ""),
+        (Some("sha256:now"), "sha256:now"),
+    ] {
+        case.observed.digest = digest.map(str::to_owned);
+        let transition = case.step();
+        assert_eq!(*case.observed.approvals_of.borrow(), expected);
+        assert_eq!(transition.status.rollout.unwrap().release_digest, expected);
+    }
+}

@@ -7,6 +7,7 @@ mod lost;
 mod once;
 mod random;
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -117,10 +118,13 @@ struct Fake {
     unmarked: bool,
     lent: usize,
     given_back: usize,
+    /// The digest for which the last approvals were read.
+    approvals_of: RefCell<String>,
 }
 
 impl Observations for Fake {
     fn operator_actions(&self, rollout: &RolloutStatus) -> OperatorActions {
+        self.approvals_of.borrow_mut().clone_from(&rollout.release_digest);
         let (of, actions) = &self.actions;
         if *of == rollout.id {
             actions.clone()
@@ -140,7 +144,11 @@ impl Observations for Fake {
 
     fn gate_messages(&self, _: RolloutNumber, _: &mut [StageStatus]) {}
 
-    fn release_digest(&self, _: RolloutNumber) -> Option<String> {
+    fn release_digest(&self, _: &Rolling) -> Option<String> {
+        assert!(
+            self.lent > self.given_back,
+            "the clusters of the pass are not observed"
+        );
         self.digest.clone()
     }
 
