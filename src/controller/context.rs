@@ -26,7 +26,7 @@ use super::queues::Queues;
 use super::rights::Rights;
 use super::start_rates::StartRates;
 use super::workqueue::Workqueue;
-use super::write_counter::WriteCounter;
+use super::write_counter::{PassPermit, WriteCounter};
 use jiff::Timestamp;
 use starling_api::{Cluster, Source};
 use starling_core::ids::InstallationId;
@@ -163,6 +163,7 @@ impl Context {
             ledger: &*self.adapters.ledger,
             start_rates: &self.start_rates,
             writes: &self.writes,
+            permit: self.writes.permit(),
             budgets: &self.budgets,
             rights: &self.rights,
             policies: &self.policies,
@@ -191,6 +192,7 @@ impl Context {
             policies: &self.policies,
             web: &self.adapters.web,
             writes: &self.writes,
+            permit: self.writes.permit(),
             installation: &self.installation,
             max_clusters_in_flight: self.max_clusters_in_flight,
             allow_insecure_sources: self.allow_insecure_sources,
@@ -289,6 +291,8 @@ pub struct SyncContext<'a> {
     pub start_rates: &'a StartRates,
     /// The count of writes to members, and whether a restore was detected.
     pub writes: &'a Arc<WriteCounter>,
+    /// What the pass keeps to.
+    pub permit: PassPermit<'a>,
     /// The deletion budgets.
     pub budgets: &'a DeletionBudgets,
     /// The limits of the rights of users.
@@ -336,6 +340,8 @@ pub struct GroupContext<'a> {
     pub web: &'a Arc<dyn Web>,
     /// The count of writes to members, and whether a restore was detected.
     pub writes: &'a Arc<WriteCounter>,
+    /// What the pass keeps to.
+    pub permit: PassPermit<'a>,
     /// The installation ID, which is part of the identity of every group.
     pub installation: &'a InstallationId,
     /// The limit of clusters in flight over all groups; `None`: no limit.

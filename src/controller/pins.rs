@@ -58,8 +58,14 @@ pub async fn end_unneeded(context: &Context) {
 /// Deletes unneeded pins and returns their number.
 async fn sweep(context: &Context) -> Result<usize, HubError> {
     // The pins are read first: a later pin is not among them, and a revision that is named later was pinned before.
+    let permit = context.writes.permit();
     let pinned = pinned(context).await;
     let kept = kept(context).await?;
+    // What is kept is read from the management cluster, which may have been set back meanwhile.
+    if !permit.is_valid() {
+        context.caches.source.pins.retry_sweep();
+        return Ok(0);
+    }
     for source in context.objects.sources.select(|_| true) {
         let key = ObjectKey::of(&*source);
         let needed = kept.of_source.get(&key).cloned().unwrap_or_default();

@@ -49,8 +49,9 @@ impl Suspicions {
     /// Returns whether a suspicion is pending.
     #[must_use]
     pub fn is_pending(&self) -> bool {
-        let state = self.state();
+        // Before the state is locked: who waits for a change holds these locks in the other order.
         let raised = self.count();
+        let state = self.state();
         state.compared < raised || state.listed.values().any(|listed| *listed < raised)
     }
 
@@ -63,8 +64,8 @@ impl Suspicions {
     /// Adds a kind that is watched.
     #[must_use]
     pub fn of_kind(self: &Arc<Self>, kind: &str) -> KindSuspicions {
-        let raised = self.subscribe();
-        self.state().listed.insert(kind.to_owned(), self.count());
+        let (raised, count) = (self.subscribe(), self.count());
+        self.state().listed.insert(kind.to_owned(), count);
         KindSuspicions {
             all: self.clone(),
             kind: kind.to_owned(),
@@ -123,14 +124,20 @@ impl KindSuspicions {
 
     /// Waits until a list of this kind is needed.
     pub async fn list_needed(&mut self) {
-        let all = self.all.clone();
-        let is_listed = |raised: u64| {
-            all.state()
-                .listed
-                .get(&self.kind)
-                .is_some_and(|listed| *listed >= raised)
-        };
-        let _ = self.raised.wait_for(|raised| !is_listed(*raised)).await;
+        loop {
+            let raised = *self.raised.borrow_and_update();
+            if self.is_list_needed(raised) {
+                return;
+            }
+            if self.raised.changed().await.is_err() {
+                return std::future::pending().await;
+            }
+        }
+    }
+
+    fn is_list_needed(&self, raised: u64) -> bool {
+        let state = self.all.state();
+        state.listed.get(&self.kind).is_none_or(|listed| *listed < raised)
     }
 }
 

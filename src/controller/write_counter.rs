@@ -21,6 +21,9 @@ use crate::controller::waits;
 
 /// Number of times that a write is repeated after another process wrote in between.
 const TRIES: usize = 8;
+/// The message of an attempt that lost its permit.
+const SUSPECTED: &str =
+    "the management cluster has older objects than before, so the attempt began with others than it has";
 
 /// The counter of the writes of this installation.
 pub struct WriteCounter {
@@ -121,12 +124,24 @@ impl WriteCounter {
         self.held.subscribe()
     }
 
-    /// Returns the counter for the writes to one member.
+    /// Returns the counter for the writes to one member that no object of the management cluster decides.
     #[must_use]
     pub fn of_cluster(self: &Arc<Self>, cluster: &ObjectKey) -> Arc<dyn WriteNumbers> {
         Arc::new(ClusterWrites {
             counter: self.clone(),
             cluster: cluster.clone(),
+            suspicions: None,
+        })
+    }
+
+    /// Returns the counter for the writes of one pass to one member. Once the pass lost its permit, nothing is written:
+    /// what it read may be of a past that is lost.
+    #[must_use]
+    pub fn of_pass(self: &Arc<Self>, permit: PassPermit<'_>, cluster: &ObjectKey) -> Arc<dyn WriteNumbers> {
+        Arc::new(ClusterWrites {
+            counter: self.clone(),
+            cluster: cluster.clone(),
+            suspicions: Some(permit.suspicions),
         })
     }
 
@@ -192,15 +207,16 @@ impl WriteCounter {
         &self.suspicions
     }
 
-    /// Returns what a pass has to keep to, which begins now and reads the caches after this; `None`: nothing is decided
-    /// now.
+    /// Returns what a pass has to keep to, which begins now and reads the caches after this. It is never valid if
+    /// nothing may be decided now.
     #[must_use]
-    pub fn permit(&self) -> Option<PassPermit<'_>> {
+    pub fn permit(&self) -> PassPermit<'_> {
         let permit = PassPermit {
             counter: self,
-            suspicions: self.suspicions.count(),
+            suspicions: Some(self.suspicions.count()),
         };
-        permit.is_valid().then_some(permit)
+        let suspicions = permit.suspicions.filter(|_| permit.is_valid());
+        PassPermit { suspicions, ..permit }
     }
 
     /// Compares what is stored with what is known for each suspicion, and not only with the next write, until it is
@@ -380,8 +396,8 @@ impl WriteCounter {
 #[derive(Clone, Copy, Debug)]
 pub struct PassPermit<'a> {
     counter: &'a WriteCounter,
-    /// The suspicions when the pass began.
-    suspicions: u64,
+    /// The suspicions when the pass began; `None`: one was pending, or a restore held the installation.
+    suspicions: Option<u64>,
 }
 
 impl PassPermit<'_> {
@@ -390,7 +406,9 @@ impl PassPermit<'_> {
     pub fn is_valid(&self) -> bool {
         let suspicions = &self.counter.suspicions;
         // In this order: a comparison first holds the installation, and then ends the suspicion.
-        suspicions.count() == self.suspicions && !suspicions.is_pending() && self.counter.held().is_none()
+        Some(suspicions.count()) == self.suspicions
+            && !suspicions.is_pending()
+            && self.counter.held().is_none()
     }
 }
 
@@ -399,6 +417,22 @@ impl PassPermit<'_> {
 struct ClusterWrites {
     counter: Arc<WriteCounter>,
     cluster: ObjectKey,
+    /// The permit of the pass that writes; `None`: it needs none.
+    suspicions: Option<Option<u64>>,
+}
+
+impl ClusterWrites {
+    /// Returns why the pass may not write any more.
+    fn refused(&self) -> Option<NumberError> {
+        if let Some(finding) = self.counter.held() {
+            return Some(Refusal::Held(finding).into());
+        }
+        let permit = PassPermit {
+            counter: &self.counter,
+            suspicions: self.suspicions?,
+        };
+        (!permit.is_valid()).then(|| NumberError::SetBack(SUSPECTED.to_owned()))
+    }
 }
 
 impl WriteNumbers for ClusterWrites {
@@ -411,16 +445,17 @@ impl WriteNumbers for ClusterWrites {
             let (sender, receiver) = oneshot::channel();
             lock(&self.counter.waiting).push(sender);
             self.counter.has_waiting.notify_one();
-            match receiver.await {
-                Ok(number) => number.map_err(NumberError::from),
-                Err(stopped) => Err(NumberError::Hub(stopped.into())),
-            }
+            let number = match receiver.await {
+                Ok(number) => number?,
+                Err(stopped) => return Err(NumberError::Hub(stopped.into())),
+            };
+            self.refused().map_or(Ok(number), Err)
         }
         .boxed()
     }
 
     fn refusal(&self) -> Option<NumberError> {
-        self.counter.held().map(|finding| Refusal::Held(finding).into())
+        self.refused()
     }
 
     fn check<'a>(&'a self, found: &'a WriteNumber) -> BoxFuture<'a, Result<(), NumberError>> {

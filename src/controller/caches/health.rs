@@ -1,7 +1,9 @@
 //! The health cache: the known health of each Sync's objects. It is rebuilt after a start.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
-use starling_core::clock_jumps::not_far_ahead;
+use starling_core::backoff;
 use starling_core::health::{Cadence, HealthRecords};
 
 use crate::controller::keyed::{Keyed, per_object};
@@ -36,12 +38,13 @@ impl HealthCache {
         found.filter(|known| known.target == target && known.cluster_id == *cluster_id)
     }
 
-    /// Returns the time at which a Sync's objects are read next: now, if a clock that was set back since puts it far
-    /// ahead.
+    /// Returns the time at which a Sync's objects are read next: now, if a clock that was set back since puts it
+    /// further ahead than any wait. The longest one follows a failure, and depends on `retry_interval`.
     #[must_use]
-    pub fn next(&self, sync: &ObjectKey, now: Timestamp) -> Option<Timestamp> {
+    pub fn next(&self, sync: &ObjectKey, retry_interval: Duration, now: Timestamp) -> Option<Timestamp> {
         let next = self.0.lock().get(sync)?.cadence.next()?;
-        Some(not_far_ahead(next, now))
+        let is_plausible = backoff::is_plausible(next, Duration::ZERO, retry_interval, now);
+        Some(if is_plausible { next } else { now })
     }
 
     /// Replaces the health of a Sync's objects.
@@ -57,8 +60,6 @@ impl HealthCache {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]
@@ -76,12 +77,33 @@ mod tests {
         assert!(cache.get(&sync, "other", &ClusterId::new("c")).is_none());
         assert!(cache.get(&sync, "t", &ClusterId::new("other")).is_none());
         assert_eq!(
-            cache.next(&sync, Timestamp::UNIX_EPOCH),
+            cache.next(&sync, Duration::ZERO, Timestamp::UNIX_EPOCH),
             Some(Timestamp::UNIX_EPOCH)
         );
-        let before = Timestamp::from_second(-3600).unwrap();
-        assert_eq!(cache.next(&sync, before), Some(before), "the clock was set back");
         cache.forget(&sync);
-        assert_eq!(cache.next(&sync, Timestamp::UNIX_EPOCH), None);
+        assert_eq!(cache.next(&sync, Duration::ZERO, Timestamp::UNIX_EPOCH), None);
+    }
+
+    /// Guards against reads without a pause of an object that failed, with a `retryInterval` that is longer than the
+    /// clocks of two machines may differ.
+    #[test]
+    fn a_long_wait_after_a_failure_is_kept_and_one_of_a_wrong_clock_ends() {
+        let (cache, sync, retry) = (
+            HealthCache::default(),
+            ObjectKey::new("ns", "s"),
+            Duration::from_mins(30),
+        );
+        let now = Timestamp::UNIX_EPOCH;
+        let mut health = SyncHealth::default();
+        health.cadence.lost(retry, now);
+        cache.set(&sync, health);
+        let due = Timestamp::from_second(1_800).unwrap();
+        assert_eq!(cache.next(&sync, retry, now), Some(due));
+        let before = Timestamp::from_second(-3_600).unwrap();
+        assert_eq!(
+            cache.next(&sync, retry, before),
+            Some(before),
+            "the clock was set back"
+        );
     }
 }

@@ -294,18 +294,39 @@ async fn a_pass_keeps_to_what_was_known_when_it_began() {
     let (counter, writes) = server.process().await;
     let _checks = tokio::spawn(counter.clone().check_suspicions());
     writes.take().await.unwrap();
-    let before = counter.permit().unwrap();
+    let before = counter.permit();
     assert!(before.is_valid());
     counter.suspicions().raise_by_a_list();
-    assert!(counter.permit().is_none() && !before.is_valid());
+    let pending = counter.permit();
+    assert!(!pending.is_valid() && !before.is_valid());
     tokio::time::sleep(waits::NUMBER_CHECK).await;
-    let after = counter.permit().unwrap();
+    let after = counter.permit();
     assert!(!before.is_valid() && after.is_valid());
+    assert!(!pending.is_valid(), "its caches mix two pasts");
     let backup = server.data();
     writes.take().await.unwrap();
     server.restore(backup);
     let _ = writes.take().await.unwrap_err();
-    assert!(counter.held().is_some() && counter.permit().is_none() && !after.is_valid());
+    assert!(counter.held().is_some() && !counter.permit().is_valid() && !after.is_valid());
+}
+
+/// Guards against an attempt that began before a restore, and writes the release of the lost past.
+#[tokio::test(start_paused = true)]
+async fn an_attempt_writes_nothing_after_a_suspicion_although_no_number_is_lost() {
+    let server = Server::new();
+    let (counter, _) = server.process().await;
+    let _checks = tokio::spawn(counter.clone().check_suspicions());
+    let cluster = ObjectKey::new("fleet", "eu-1");
+    let before = counter.of_pass(counter.permit(), &cluster);
+    assert!(before.take().await.is_ok() && before.refusal().is_none());
+    counter.suspicions().raise_by_a_list();
+    assert!(before.refusal().is_some(), "it is pending");
+    tokio::time::sleep(waits::NUMBER_CHECK).await;
+    assert!(before.refusal().is_some() && before.take().await.is_err());
+    let after = counter.of_pass(counter.permit(), &cluster);
+    assert!(after.refusal().is_none() && after.take().await.is_ok());
+    // No object of the management cluster decides what a probe writes.
+    assert!(counter.of_cluster(&cluster).refusal().is_none());
 }
 
 /// Guards against an installation that waits for ever after a suspicion that was wrong.

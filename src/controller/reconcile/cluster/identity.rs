@@ -41,15 +41,13 @@ pub(super) async fn identified(
         .collect();
     others.sort_by_key(|other| age(other));
     others.truncate(RIVALS);
-    let status = cluster.status.as_ref();
     let recorded = ClusterId::of(cluster);
     let own = identity_claim::own(&probe.cluster_id, &key.namespace, &key.name);
-    let ready = status.and_then(|status| conditions::find(&status.conditions, READY));
     let claim = Claim {
         claimed: &probe.cluster_id,
         recorded: &recorded,
         own: &own,
-        was_refused: ready.is_some_and(|ready| ready.reason == IDENTITY_CONFLICT_REASON),
+        was_refused: is_refused(cluster),
     };
     let mut rivals = Vec::new();
     for other in &others {
@@ -89,6 +87,13 @@ pub(super) async fn identified(
     }
 }
 
+/// Reports whether the last probe of a Cluster ended with another one that has its identity.
+fn is_refused(cluster: &Cluster) -> bool {
+    let status = cluster.status.as_ref();
+    let ready = status.and_then(|status| conditions::find(&status.conditions, READY));
+    ready.is_some_and(|ready| ready.reason == IDENTITY_CONFLICT_REASON)
+}
+
 /// Returns whether a Cluster is the member of another one.
 async fn proof(
     context: ClusterContext<'_>,
@@ -96,8 +101,12 @@ async fn proof(
     connection: &Connection,
     other: &Cluster,
 ) -> Proof {
+    let (identity, is_refused) = (ClusterId::of(other), is_refused(other));
     let other = ObjectKey::of(other);
-    let Some(known) = context.connections.get(&other) else {
+    // Before its probe, a new connection may lead to another member than the Cluster says. That of a Cluster that was
+    // refused has no identity.
+    let known = context.connections.get(&other);
+    let Some(known) = known.filter(|known| is_refused || known.leads_to(&identity)) else {
         return Proof::Unknown;
     };
     let about = Subject {

@@ -44,6 +44,26 @@ pub(super) fn enter(
     observed: &SyncSnapshot,
     account: &str,
 ) -> Result<Member, AccessError> {
+    let member = enter_as_kubeconfig_user(context, observed)?;
+    let accounts = &context.rights.accounts;
+    let account = accounts.account(account).map_err(AccessError::AccountRequired)?;
+    if account.is_empty() {
+        return Ok(member);
+    }
+    let namespace = &observed.key.namespace;
+    member
+        .impersonating(namespace, account)
+        .map_err(AccessError::Account)
+}
+
+/// Returns the member for what Starling keeps there for itself, which no account of a Sync may write. Sends no request.
+///
+/// # Errors
+/// [`AccessError`].
+pub(super) fn enter_as_kubeconfig_user(
+    context: SyncContext<'_>,
+    observed: &SyncSnapshot,
+) -> Result<Member, AccessError> {
     let cluster = observed.cluster_key();
     let connection = observed.connection.as_ref().ok_or(AccessError::NoConnection)?;
     if context.availability.is_open(&cluster) {
@@ -52,19 +72,8 @@ pub(super) fn enter(
     if let Some(pause) = context.availability.pause(&cluster) {
         return Err(AccessError::Busy(pause));
     }
-    let account = context
-        .rights
-        .accounts
-        .account(account)
-        .map_err(AccessError::AccountRequired)?;
-    if account.is_empty() {
-        return Ok(connection.member.clone());
-    }
-    let namespace = &observed.key.namespace;
-    connection
-        .member
-        .impersonating(namespace, account)
-        .map_err(AccessError::Account)
+    let numbers = context.writes.of_pass(context.permit, &cluster);
+    Ok(connection.member.clone().numbered(numbers))
 }
 
 /// Records how a cluster responds during an attempt.

@@ -62,15 +62,15 @@ pub async fn reconcile(context: SyncContext<'_>, key: &ObjectKey) -> Result<Next
 }
 
 async fn pass(context: SyncContext<'_>, key: &ObjectKey) -> Result<Next, ReconcileError> {
-    let permit = context.writes.permit();
+    let finding = context.writes.held();
+    if finding.is_none() && !context.permit.is_valid() {
+        return Ok(Next::After(waits::NUMBER_CHECK));
+    }
     let Some(observed) = observe::observe(context, key) else {
         return Ok(Next::OnEvent);
     };
-    if let Some(finding) = context.writes.held() {
+    if let Some(finding) = finding {
         return held(context, observed, &finding).await;
-    }
-    if permit.is_none_or(|permit| !permit.is_valid()) {
-        return Ok(Next::After(waits::NUMBER_CHECK));
     }
     if used_approvals::settle(context, &observed).await? {
         return Ok(Next::After(Duration::ZERO));
@@ -152,6 +152,10 @@ async fn advance(context: SyncContext<'_>, sync: &ValidSync<'_>) -> Result<Next,
     let outcome = done.as_ref().map(|done| &done.outcome);
     let health = health::check(context, sync, &step, outcome).await;
     let returned = slot::returned(context, sync).await;
+    // An attempt takes minutes. What came of it must not be told of a Sync that was restored meanwhile.
+    if !context.permit.is_valid() {
+        return Ok(Next::After(waits::NUMBER_CHECK));
+    }
     let pass = Pass {
         step: &step,
         returned: returned.as_deref(),
@@ -193,7 +197,7 @@ fn next_check(context: SyncContext<'_>, observed: &SyncSnapshot) -> Option<Times
 }
 
 fn next(context: SyncContext<'_>, sync: &ValidSync<'_>, step: &SyncStep, done: Option<&Done>) -> Next {
-    let observed = sync.observed;
+    let (observed, now) = (sync.observed, context.clock.now());
     let outcome = done.map(|done| &done.outcome);
     match (step, outcome) {
         (_, Some(Outcome::Lost { .. } | Outcome::NotAllowed(_))) => Next::Retry(observed.retry_interval()),
@@ -202,23 +206,22 @@ fn next(context: SyncContext<'_>, sync: &ValidSync<'_>, step: &SyncStep, done: O
         (_, Some(Outcome::Applied(_))) if done.is_some_and(|done| done.is_stopped) => {
             Next::Retry(observed.retry_interval())
         }
-        (_, Some(Outcome::Failed(failure))) => Next::at(failure.retry_at, context.clock.now()),
+        (_, Some(Outcome::Failed(failure))) => Next::at(failure.retry_at, now),
         (_, Some(Outcome::Applied(_) | Outcome::Unchanged)) | (SyncStep::CheckHealth(_), None) => {
             let pending = done.and_then(|done| done.pending.as_ref());
+            let health = &context.caches.health;
             let times = [
                 context.caches.deadlines.get(&observed.key),
-                context.caches.health.next(&observed.key, context.clock.now()),
+                health.next(&observed.key, observed.retry_interval(), now),
                 pending.map_or_else(
                     || prune_grace::due(context, observed),
                     |pending| prune_grace::due_of(context, observed, pending.as_ref()),
                 ),
             ];
             let soonest = times.into_iter().flatten().min();
-            soonest.map_or(Next::OnEvent, |at| Next::at(at, context.clock.now()))
+            soonest.map_or(Next::OnEvent, |at| Next::at(at, now))
         }
-        (SyncStep::Backoff { until } | SyncStep::Idle { until, .. }, None) => {
-            Next::at(*until, context.clock.now())
-        }
+        (SyncStep::Backoff { until } | SyncStep::Idle { until, .. }, None) => Next::at(*until, now),
         // The dependency enqueues the Sync when it is done. The requeue keeps the message up to date.
         (SyncStep::DependencyNotReady { .. }, None) => {
             Next::After(observed.retry_interval().max(waits::SYNC_MIN))

@@ -86,7 +86,10 @@ fn subject<'a>(
         wait: observed.object.spec.template.wait,
         target,
         cluster_id: &observed.cluster_id,
-        next: context.caches.health.next(&observed.key, context.clock.now()),
+        next: context
+            .caches
+            .health
+            .next(&observed.key, observed.retry_interval(), context.clock.now()),
         clock_jumps: context.clock.jumps(),
     }
 }

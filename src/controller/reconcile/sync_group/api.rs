@@ -24,7 +24,6 @@ use crate::controller::interpreter::GroupApi;
 use crate::controller::live_approvals;
 use crate::controller::object_key::ObjectKey;
 use crate::controller::waits;
-use crate::controller::write_counter::PassPermit;
 
 /// Maximum number of concurrent admissions. The management cluster has few other requests.
 const WIDTH: usize = 16;
@@ -37,8 +36,6 @@ pub(super) struct HubOf<'a> {
     pub(super) decided: Option<&'a Decided>,
     /// The time of the pass.
     pub(super) now: Timestamp,
-    /// What the pass keeps to.
-    pub(super) permit: PassPermit<'a>,
 }
 
 impl HubOf<'_> {
@@ -67,7 +64,7 @@ impl GroupApi for HubOf<'_> {
     type Error = HubError;
 
     fn may_continue(&self) -> Result<(), HubError> {
-        if self.permit.is_valid() {
+        if self.context.permit.is_valid() {
             return Ok(());
         }
         Err(HubError::SetBackMeanwhile {
@@ -128,7 +125,7 @@ impl GroupApi for HubOf<'_> {
         for (admission, error) in &not_built {
             tracing::warn!(%group, cluster = %admission.cluster, entry = %admission.entry, error = %crate::chain(error), "admission without a Sync");
         }
-        let permit = self.permit;
+        let permit = context.permit;
         let write = async |sync| permit.is_valid() && write(context, group, sync).await;
         let written = futures::stream::iter(syncs.into_iter().map(write))
             .buffer_unordered(WIDTH)
@@ -163,10 +160,12 @@ impl GroupApi for HubOf<'_> {
     }
 
     async fn count_removals(&mut self, removals: &[Removal]) -> Result<(), HubError> {
+        self.may_continue()?;
         leave::count(self.context, self.group, removals, self.now).await
     }
 
     async fn remove_sync(&mut self, removal: &Removal) -> Result<(), HubError> {
+        self.may_continue()?;
         let mut syncs = self.group.syncs.on(&removal.cluster);
         let Some(sync) = syncs.find(|sync| sync.name_any() == removal.sync).cloned() else {
             return Ok(());

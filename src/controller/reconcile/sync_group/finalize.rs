@@ -127,6 +127,10 @@ pub(super) async fn finalize(
         return release(context, &group).await;
     }
     let removed = group_removal::pass(context, &group, &syncs).await?;
+    // Another group may have been restored under the name.
+    if !context.permit.is_valid() {
+        return Ok(Next::After(waits::NUMBER_CHECK));
+    }
     let left = observe::syncs(context, &key);
     let message = remaining(&left) + &removed.waits_for;
     report_waiting(context, group, "Deleting", message).await?;

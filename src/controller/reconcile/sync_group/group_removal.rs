@@ -71,6 +71,14 @@ pub(super) async fn pass(
         }
     };
     recorder.forget_read();
+    if !context.permit.is_valid() {
+        heads.put(&key, recorder);
+        return Ok(Removed {
+            waits_for: String::new(),
+            is_complete: false,
+            recheck_at: None,
+        });
+    }
     if let Some(draft) = planned.entry {
         // If this fails, the head is dropped, and the next pass reads it from the ledger.
         interpreter::append(context.ledger, &identity, planned.rollout, &draft).await?;
@@ -200,6 +208,10 @@ async fn remove_all(
         let Some(sync) = syncs.get(&removal.cluster, &removal.entry) else {
             continue;
         };
+        // The loop takes long if the management cluster does not respond, and may go on with a restored one.
+        if !context.permit.is_valid() {
+            return Ok(false);
+        }
         // A Sync that cannot be removed may still be applied, and only the first end counts.
         match remove::remove(context, sync, removal.policy).await {
             Ok(()) => {

@@ -48,13 +48,15 @@ use crate::controller::context::{GroupContext, Next};
 use crate::controller::interpreter::{CarriedOut, Interpreter, Interrupted, RecordedGroup};
 use crate::controller::object_key::ObjectKey;
 use crate::controller::waits;
-use crate::controller::write_counter::PassPermit;
 
 /// Reconciles one SyncGroup.
 ///
 /// # Errors
 /// [`ReconcileError`] if an intent cannot be recorded or status cannot be written.
 pub async fn reconcile(context: GroupContext<'_>, key: &ObjectKey) -> Result<Next, ReconcileError> {
+    if context.writes.held().is_none() && !context.permit.is_valid() {
+        return Ok(Next::After(waits::NUMBER_CHECK));
+    }
     let passed = match unconfirmed::clear_up(context, key).await {
         Ok(()) => pass(context, key).await,
         Err(error) => Err(error),
@@ -63,14 +65,15 @@ pub async fn reconcile(context: GroupContext<'_>, key: &ObjectKey) -> Result<Nex
     if passed.is_err() {
         context.caches.unconfirmed_writes.add_group(key);
     }
-    if let (Err(ReconcileError::Ledger(error)), Some(group)) = (&passed, context.objects.groups.get(key)) {
+    if let (Err(ReconcileError::Ledger(error)), Some(group)) = (&passed, context.objects.groups.get(key))
+        && context.permit.is_valid()
+    {
         report::not_recorded(context, &group, error).await?;
     }
     passed
 }
 
 async fn pass(context: GroupContext<'_>, key: &ObjectKey) -> Result<Next, ReconcileError> {
-    let permit = context.writes.permit();
     // Absence is conclusive only in a complete list. No worker starts before the lists are complete.
     let Some(group) = context.objects.groups.get(key) else {
         in_flight::gone(context, key);
@@ -88,9 +91,9 @@ async fn pass(context: GroupContext<'_>, key: &ObjectKey) -> Result<Next, Reconc
         }
         return Ok(Next::OnEvent);
     }
-    let Some(permit) = permit.filter(|permit| !is_awaited && permit.is_valid()) else {
+    if is_awaited || !context.permit.is_valid() {
         return Ok(Next::After(waits::NUMBER_CHECK));
-    };
+    }
     if group.metadata.deletion_timestamp.is_some() {
         context.caches.gate_tasks.forget(key);
         let _ = in_flight::not_planned(context, &group, context.clock.now());
@@ -100,7 +103,7 @@ async fn pass(context: GroupContext<'_>, key: &ObjectKey) -> Result<Next, Reconc
     let tests = metric_tests::check(&context.caches.metric_tests, key, &group.spec.rollout_strategy).await;
     let observed = observe::observe_checked(context, &tests, group);
     match observed {
-        Ok(group) => roll(context, &group, permit).await,
+        Ok(group) => roll(context, &group).await,
         Err(blocked) => {
             report::blocked(context, &blocked).await?;
             Ok(in_flight::not_planned(
@@ -136,11 +139,7 @@ fn awaits_check(context: GroupContext<'_>, group: &SyncGroup) -> bool {
 }
 
 /// Runs one step of the machine and carries its effects out.
-async fn roll(
-    context: GroupContext<'_>,
-    group: &Group,
-    permit: PassPermit<'_>,
-) -> Result<Next, ReconcileError> {
+async fn roll(context: GroupContext<'_>, group: &Group) -> Result<Next, ReconcileError> {
     let identity = RecordedGroup {
         id: group.id.clone(),
         namespace: group.key.namespace.clone(),
@@ -150,7 +149,7 @@ async fn roll(
     let mut recorder = recorder(context, &group.key, &group.object, &identity.id).await?;
     // The pass has one time, so that records carry the time of their decision.
     let now = context.clock.now();
-    let transition = match step(context, group, &recorder, now, permit).await {
+    let transition = match step(context, group, &recorder, now).await {
         Ok(transition) => transition,
         Err(error) => {
             let _ = in_flight::not_planned(context, &group.object, now);
@@ -159,7 +158,7 @@ async fn roll(
         }
     };
     recorder.forget_read();
-    if !permit.is_valid() {
+    if !context.permit.is_valid() {
         // What was decided may be about a past that is lost.
         let _ = in_flight::not_planned(context, &group.object, now);
         context.caches.journal_heads.put(&group.key, recorder);
@@ -196,7 +195,6 @@ async fn roll(
             group,
             decided: decided.as_ref(),
             now,
-            permit,
         },
     };
     // If the pass fails, the head of the journal is dropped, and the next pass reads it from the ledger.
@@ -229,7 +227,6 @@ async fn step(
     group: &Group,
     recorder: &Recorder,
     now: Timestamp,
-    permit: PassPermit<'_>,
 ) -> Result<Transition, ReconcileError> {
     let offer = offer::offer(now, group);
     let clock_jumps = context.clock.jumps();
@@ -269,7 +266,7 @@ async fn step(
         now,
     };
     let stepped = machine::drive(rollout::step, &facts, Some(recorder), &mut observed).await;
-    if permit.is_valid() {
+    if context.permit.is_valid() {
         // What was computed for a generation may be of another edit.
         caches.plan_memos.put(&group.key, memo);
     }

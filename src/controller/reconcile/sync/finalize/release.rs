@@ -56,7 +56,8 @@ pub(super) async fn orphan(
 /// number, and does not write the objects that people have changed in the meantime. A member that cannot be reached
 /// delays no release.
 async fn record(context: SyncContext<'_>, observed: &SyncSnapshot) {
-    let Ok(member) = access::enter(context, observed, "") else {
+    // Not as the account of the Sync, which an operator may require and which may be gone.
+    let Ok(member) = access::enter_as_kubeconfig_user(context, observed) else {
         return;
     };
     let deadline = Instant::now() + waits::PROBE_TIMEOUT;
