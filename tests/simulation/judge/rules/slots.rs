@@ -97,9 +97,9 @@ impl<'m> Moment<'m> {
 
     /// With all slots taken by `others`: whether the cluster's own work ended within the lag, for the controller
     /// perhaps not yet. The admission that replaces it takes no slot of another cluster. That counts only if more
-    /// clusters are in flight than there are slots, because clusters were not selected or unreachable, lost their
-    /// slots, and returned: the cluster itself, or enough others. In all other cases the controller itself has written
-    /// the end.
+    /// clusters are in flight than there are slots, because clusters were not selected or unreachable, or their deadline
+    /// had passed for a clock that was ahead, so that they lost their slots, and returned: the cluster itself, or enough
+    /// others. In all other cases the controller itself has written the end.
     pub(super) fn ended_with_too_many_in_flight(&self, others: &[&str], slots: usize) -> bool {
         let cluster = &self.timeline.cluster;
         let (earliest, _) = self.world.history.clock.shown(self.from, self.target.at);
@@ -119,12 +119,15 @@ impl<'m> Moment<'m> {
         let returned = others.iter().filter(|cluster| self.has_returned(cluster)).count();
         was_open
             && reachable
-            && self.can_be_worked_on(cluster)
+            // Not during the whole span: it may have returned just now.
+            && self.selected.contains(cluster.as_str())
+            && !self.is_held(cluster)
             && (self.has_returned(cluster) || others.len() - returned < slots)
     }
 
     /// Whether a cluster was not selected, unreachable or suspended for a time after its admission, now or within the
-    /// lag, or a release lacked its entry: a newer release uses the same slot.
+    /// lag, or a release lacked its entry, or its deadline had passed for a clock that was ahead: a newer release uses
+    /// the same slot.
     fn has_returned(&self, cluster: &str) -> bool {
         let its = Id::new(&self.id.namespace, cluster);
         let always_in = |since| {
@@ -137,7 +140,20 @@ impl<'m> Moment<'m> {
             let before = target.index < self.target.index;
             before && target.is_admission && target.is_desired_during(self.from, self.target.at)
         });
-        lately.any(|target| !always_in(target.at)) || self.has_returned_with_an_entry(cluster)
+        lately.any(|target| !always_in(target.at))
+            || self.has_returned_with_an_entry(cluster)
+            || self.has_returned_with_the_clock(cluster)
+    }
+
+    /// Whether the deadline of an admission had passed for a clock that was ahead, and is still to come for the one that
+    /// decided: the cluster lost its slot, and has it again.
+    fn has_returned_with_the_clock(&self, cluster: &str) -> bool {
+        let targets = self.targets(cluster);
+        targets.iter().any(|(_, target)| {
+            let deadline = self.deadline(&targets, target);
+            let (_, latest) = self.world.history.clock.shown(target.at, self.target.at);
+            target.is_admission && deadline <= latest && self.target.recorded < deadline
+        })
     }
 
     /// Whether a release since an unfinished admission of the cluster lacked its entry: it had no slot until the entry
@@ -207,21 +223,27 @@ impl<'m> Moment<'m> {
             let span = (from, self.target.at);
             self.world.hub.always_selected(group, &its, span, |_| true)
         });
-        let is_suspended = self.group.iter().any(|group| {
+        let active = self.cluster_always(cluster, |cluster| !cluster.spec.suspend);
+        selected && active && !self.is_held(cluster)
+    }
+
+    /// Whether a Sync on the cluster was suspended or being deleted within the lag, or has invalid parameters.
+    fn is_held(&self, cluster: &str) -> bool {
+        let from = self.known_since(cluster);
+        let is_invalid = self.group.iter().any(|group| {
             let problems = group.status.iter().flat_map(|status| &status.problems);
             problems
                 .into_iter()
                 .any(|problem| problem.cluster == cluster && problem.reason == "InvalidParameters")
         });
-        let suspended = self.targets(cluster).iter().any(|(timeline, _)| {
-            let mut versions = timeline.track.during(from, self.target.at);
-            versions.any(|version| {
-                let object = &version.object;
-                object.spec.template.suspend || object.metadata.deletion_timestamp.is_some()
+        is_invalid
+            || self.targets(cluster).iter().any(|(timeline, _)| {
+                let mut versions = timeline.track.during(from, self.target.at);
+                versions.any(|version| {
+                    let object = &version.object;
+                    object.spec.template.suspend || object.metadata.deletion_timestamp.is_some()
+                })
             })
-        });
-        let active = self.cluster_always(cluster, |cluster| !cluster.spec.suspend);
-        selected && active && !suspended && !is_suspended
     }
 
     /// Returns the start of the span in which a state of a cluster may still be the controller's: the lag, but not

@@ -560,13 +560,54 @@ fn a_sync_alone_follows_its_source() -> History {
     script.end()
 }
 
+/// A cluster that was not selected returns, and gets the newer release in its own slot at once.
+fn one_that_just_returned_gets_the_newer_release_in_its_own_slot() -> History {
+    let mut script = first_commit_applied();
+    script.roll("c2", TWO);
+    script.admit("a", "c2");
+    script.write("a", "c2");
+    script.label("a", "fleet", "no");
+    script.wait(5);
+    script.admit("b", "c2");
+    script.admit("c", "c2");
+    script.roll("c3", THREE);
+    script.label("a", "fleet", "yes");
+    script.admit("a", "c3");
+    script.end()
+}
+
+/// For a clock that was ahead the deadline of a cluster had passed, and another one got its slot. For the clock that was
+/// set right both are in flight.
+fn a_clock_that_was_ahead_lets_two_have_one_slot() -> History {
+    let mut script = first_commit_applied();
+    script.set_strategy(json!({"maxConcurrency": 1, "maxFailures": 1}));
+    script.roll("c2", TWO);
+    script.admit("a", "c2");
+    script.write("a", "c2");
+    script.jump(3600);
+    script.wait(5);
+    script.admit_by_clock("b", "c2");
+    script.roll("c3", THREE);
+    script.jump(-3600);
+    script.admit_by_clock("a", "c3");
+    script.end()
+}
+
 /// A name, and the function that creates the history.
 type Case = (&'static str, fn() -> History);
 
 /// The second half of T75.
 #[test]
 fn t75_histories_without_fault_are_accepted() {
-    let histories: [Case; 33] = [
+    let histories: [Case; 35] = [
+        (
+            "one that just returned",
+            one_that_just_returned_gets_the_newer_release_in_its_own_slot,
+        ),
+        (
+            "a clock that was ahead",
+            a_clock_that_was_ahead_lets_two_have_one_slot,
+        ),
         ("bounded steps", a_second_commit_rolls_in_bounded_steps),
         ("supersession", a_newer_commit_supersedes_an_unwritten_one),
         ("a superseded attempt finishes", a_superseded_attempt_finishes),

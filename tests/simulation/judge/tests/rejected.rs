@@ -476,7 +476,21 @@ const ORDER_CASES: [Case; 14] = [
     ),
 ];
 
-const LIMIT_CASES: [Case; 14] = [
+const LIMIT_CASES: [Case; 15] = [
+    ("a cluster without work just returned", Rule::Concurrency, || {
+        let mut script = second_commit_rolling();
+        script.admit("a", "c2");
+        script.write("a", "c2");
+        script.report_applied("a");
+        script.label("a", "fleet", "no");
+        script.wait(5);
+        script.admit("b", "c2");
+        script.admit("c", "c2");
+        script.roll("c3", THREE);
+        script.label("a", "fleet", "yes");
+        script.admit("a", "c3");
+        script
+    }),
     (
         "two failed clusters are retried in one slot",
         Rule::Concurrency,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
-use starling_api::RETRIED_FOR;
+use starling_api::{ADMITTED_AT, RETRIED_FOR};
 
 use crate::judge::{History, Plan, Push, Verb, Write};
 
@@ -295,6 +295,16 @@ impl Script {
     pub(super) fn admit(&mut self, cluster: &str, commit: &str) {
         let release = self.release();
         self.admit_release(cluster, commit, &release);
+    }
+
+    /// Admits a commit on a cluster at a time of the controller's clock.
+    pub(super) fn admit_by_clock(&mut self, cluster: &str, commit: &str) {
+        let at = self.now.checked_add(SignedDuration::from_secs(1)).unwrap();
+        let (shown, _) = self.history.clock.shown(at, at);
+        let release = self.release();
+        self.admit_with(cluster, commit, &release, |annotations| {
+            annotations[ADMITTED_AT] = shown.to_string().into();
+        });
     }
 
     /// Admits a commit on a cluster again, because an operator requested a retry.
