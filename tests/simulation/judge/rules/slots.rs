@@ -97,9 +97,9 @@ impl<'m> Moment<'m> {
 
     /// With all slots taken by `others`: whether the cluster's own work ended within the lag, for the controller
     /// perhaps not yet. The admission that replaces it takes no slot of another cluster. That counts only if more
-    /// clusters are in flight than there are slots, because clusters were not selected or unreachable, or their deadline
-    /// had passed for a clock that was ahead, so that they lost their slots, and returned: the cluster itself, or enough
-    /// others. In all other cases the controller itself has written the end.
+    /// clusters are in flight than there are slots, because clusters were not selected or unreachable, or their
+    /// deadline had passed for a clock that was ahead, so that they lost their slots, and returned: the cluster
+    /// itself, or enough others. In all other cases the controller itself has written the end.
     pub(super) fn ended_with_too_many_in_flight(&self, others: &[&str], slots: usize) -> bool {
         let cluster = &self.timeline.cluster;
         let (earliest, _) = self.world.history.clock.shown(self.from, self.target.at);
@@ -145,8 +145,8 @@ impl<'m> Moment<'m> {
             || self.has_returned_with_the_clock(cluster)
     }
 
-    /// Whether the deadline of an admission had passed for a clock that was ahead, and is still to come for the one that
-    /// decided: the cluster lost its slot, and has it again.
+    /// Whether the deadline of an admission had passed for a clock that was ahead, and is still to come for the one
+    /// that decided: the cluster lost its slot, and has it again.
     fn has_returned_with_the_clock(&self, cluster: &str) -> bool {
         let targets = self.targets(cluster);
         targets.iter().any(|(_, target)| {

@@ -576,8 +576,8 @@ fn one_that_just_returned_gets_the_newer_release_in_its_own_slot() -> History {
     script.end()
 }
 
-/// For a clock that was ahead the deadline of a cluster had passed, and another one got its slot. For the clock that was
-/// set right both are in flight.
+/// For a clock that was ahead the deadline of a cluster had passed, and another one got its slot. For the clock that
+/// was set right both are in flight.
 fn a_clock_that_was_ahead_lets_two_have_one_slot() -> History {
     let mut script = first_commit_applied();
     script.set_strategy(json!({"maxConcurrency": 1, "maxFailures": 1}));
