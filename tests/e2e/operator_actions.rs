@@ -13,7 +13,7 @@ use starling_api::{
     Cluster, ReleaseStatus, RolloutAction, RolloutApproval, RolloutDirection, RolloutPhase, SyncGroupStatus,
 };
 use starling_testkit::fleet::{MANAGEMENT, NAMESPACE};
-use starling_testkit::{Fault, FaultProxy, program, wait};
+use starling_testkit::{Fault, FaultProxy, RuleHandle, program, wait};
 
 use crate::stages::{is_in, stage_status};
 use crate::world::{MEMBERS, Scene, all, blocked_by, shared_scene};
@@ -66,17 +66,17 @@ pub(crate) async fn canary(scene: &Scene, strategy: Value, canary: Value) -> Res
 }
 
 /// The first release is on every cluster, and the canary `m1` rejects the next one.
-async fn faulty_canary(scene: &Scene) -> Result<Arc<FaultProxy>> {
+async fn faulty_canary(scene: &Scene) -> Result<(Arc<FaultProxy>, RuleHandle)> {
     let first = scene.commit(&[("settings", "one")])?;
     scene.follow_main().await?;
     canary(scene, json!({"maxFailures": 0}), json!({})).await?;
     scene.succeeded(&first).await?;
     let faulty = scene.proxy("m1")?;
-    faulty.on(
+    let rule = faulty.on(
         scene.writes_of("settings"),
         Fault::status(http::StatusCode::FORBIDDEN),
     );
-    Ok(faulty)
+    Ok((faulty, rule))
 }
 
 /// Commits an object that every API server rejects.
@@ -343,7 +343,7 @@ fn a_rollout_is_paused_resumed_and_aborted() -> Result<()> {
 #[test]
 fn a_failed_cluster_is_skipped_or_retried() -> Result<()> {
     shared_scene("passed", async |scene| {
-        let faulty = faulty_canary(scene).await?;
+        let (faulty, rule) = faulty_canary(scene).await?;
         let second = scene.commit(&[("settings", "two")])?;
         let stopped = |status: &SyncGroupStatus| blocked_by(status).contains("TooManyFailures");
         scene.status("stopped", stopped).await?;
@@ -388,7 +388,8 @@ fn a_failed_cluster_is_skipped_or_retried() -> Result<()> {
             .await?;
         assert_eq!(scene.values(&MEMBERS[1..], "settings").await?, all("two", 4));
         assert!(stage_status(&status, "canary").is_some());
-        faulty.clear();
+        // Only this rule: other scenes have theirs on the same member.
+        faulty.remove(&rule);
         // The next rollout is not affected by the skip.
         let third = scene.commit(&[("settings", "three")])?;
         scene.succeeded(&third).await?;
@@ -470,7 +471,7 @@ fn a_stage_is_promoted_or_skipped() -> Result<()> {
 #[test]
 fn a_repaired_cluster_succeeds_after_a_retry_and_a_rollback_restores_the_last_known_good() -> Result<()> {
     shared_scene("mended", async |scene| {
-        let faulty = faulty_canary(scene).await?;
+        let (faulty, rule) = faulty_canary(scene).await?;
         let second = scene.commit(&[("settings", "two")])?;
         let stopped = |commit: String| {
             move |status: &SyncGroupStatus| {
@@ -478,7 +479,8 @@ fn a_repaired_cluster_succeeds_after_a_retry_and_a_rollback_restores_the_last_kn
             }
         };
         scene.status("stopped", stopped(second.clone())).await?;
-        faulty.clear();
+        // Only this rule: other scenes have theirs on the same member.
+        faulty.remove(&rule);
         // Without the action, it would be retried in an hour.
         say(
             scene,
