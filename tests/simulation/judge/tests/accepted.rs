@@ -4,12 +4,8 @@ use serde_json::json;
 
 use super::broken;
 use super::rejected::{large_prune, returned};
-use super::script::{Script, condition, labelled, rendered, revision, sync};
+use super::script::{ONE, Script, THREE, TWO, condition, labelled, rendered, revision, sync};
 use crate::judge::History;
-
-const ONE: &[(&str, &str)] = &[("settings", "1"), ("motd", "hello")];
-const TWO: &[(&str, &str)] = &[("settings", "2"), ("motd", "hello")];
-const THREE: &[(&str, &str)] = &[("settings", "3"), ("motd", "hello")];
 
 /// Returns a script with three clusters that have applied the first commit.
 pub(super) fn first_commit_applied() -> Script {
@@ -566,13 +562,7 @@ fn one_that_just_returned_gets_the_newer_release_in_its_own_slot() -> History {
     script.roll("c2", TWO);
     script.admit("a", "c2");
     script.write("a", "c2");
-    script.label("a", "fleet", "no");
-    script.wait(5);
-    script.admit("b", "c2");
-    script.admit("c", "c2");
-    script.roll("c3", THREE);
-    script.label("a", "fleet", "yes");
-    script.admit("a", "c3");
+    script.leave_and_return_for_the_third_commit();
     script.end()
 }
 

@@ -4,12 +4,9 @@
 use serde_json::{Value, json};
 
 use super::removals::{begin, deleting, one_leaves, select};
-use super::script::{Script, revision, sync};
+use super::script::{ONE, Script, TWO, revision, sync};
 use super::{BadCase, GoodCase, assert_accepted, assert_rejected};
 use crate::judge::Rule;
-
-const ONE: &[(&str, &str)] = &[("settings", "1"), ("motd", "hello")];
-const TWO: &[(&str, &str)] = &[("settings", "2"), ("motd", "hello")];
 
 /// Edits the spec of the group.
 pub(super) fn edit_group(script: &mut Script, change: impl FnOnce(&mut Value)) {

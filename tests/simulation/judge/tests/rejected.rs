@@ -5,12 +5,9 @@ use starling_api::ADMITTED_AT;
 
 use super::accepted::first_commit_applied;
 use super::assert_rejected;
-use super::script::{Script, condition, digest, labelled, rendered, revision, sync};
+use super::script::{Script, THREE, TWO, condition, digest, labelled, rendered, revision, sync};
 use super::staged::{NO_FIELDS, STAGED_CASES};
 use crate::judge::Rule;
-
-const TWO: &[(&str, &str)] = &[("settings", "2"), ("motd", "hello")];
-const THREE: &[(&str, &str)] = &[("settings", "3"), ("motd", "hello")];
 
 /// Returns a script in which a second commit rolls out to three clusters that have applied the first.
 fn second_commit_rolling() -> Script {
@@ -479,16 +476,8 @@ const ORDER_CASES: [Case; 14] = [
 const LIMIT_CASES: [Case; 15] = [
     ("a cluster without work just returned", Rule::Concurrency, || {
         let mut script = second_commit_rolling();
-        script.admit("a", "c2");
-        script.write("a", "c2");
-        script.report_applied("a");
-        script.label("a", "fleet", "no");
-        script.wait(5);
-        script.admit("b", "c2");
-        script.admit("c", "c2");
-        script.roll("c3", THREE);
-        script.label("a", "fleet", "yes");
-        script.admit("a", "c3");
+        script.roll_out_to("a", "c2");
+        script.leave_and_return_for_the_third_commit();
         script
     }),
     (

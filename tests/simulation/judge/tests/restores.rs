@@ -6,11 +6,9 @@ use super::accepted::first_commit_applied;
 use super::deletions::report_restore;
 use super::planned::{edit_group, roll_both, two_entries};
 use super::removals::{begin, deleting, select};
-use super::script::{Script, condition, labelled, rendered, sync};
+use super::script::{Script, TWO, condition, labelled, rendered, sync};
 use super::{BadCase, GoodCase, assert_accepted, assert_rejected};
 use crate::judge::Rule;
-
-const TWO: &[(&str, &str)] = &[("settings", "2"), ("motd", "hello")];
 
 /// Returns a management cluster that was set back since its write 7 to a member, and a prune that is admitted.
 fn set_back(mut script: Script) -> Script {

@@ -20,6 +20,11 @@ pub(super) const OTHER_OWNER: &str = "fedcba9876543210fedcba9876543210";
 /// The name of its inventory.
 const INVENTORY: &str = "starling-inventory-0123456789abcdef0123456789abcdef";
 
+/// The ConfigMaps of the first three commits.
+pub(super) const ONE: &[(&str, &str)] = &[("settings", "1"), ("motd", "hello")];
+pub(super) const TWO: &[(&str, &str)] = &[("settings", "2"), ("motd", "hello")];
+pub(super) const THREE: &[(&str, &str)] = &[("settings", "3"), ("motd", "hello")];
+
 /// A history that is being written.
 pub(super) struct Script {
     now: Timestamp,
@@ -295,6 +300,18 @@ impl Script {
     pub(super) fn admit(&mut self, cluster: &str, commit: &str) {
         let release = self.release();
         self.admit_release(cluster, commit, &release);
+    }
+
+    /// Cluster `a` leaves while the others get the second commit, and is admitted to the third one as soon as it
+    /// returns.
+    pub(super) fn leave_and_return_for_the_third_commit(&mut self) {
+        self.label("a", "fleet", "no");
+        self.wait(5);
+        self.admit("b", "c2");
+        self.admit("c", "c2");
+        self.roll("c3", THREE);
+        self.label("a", "fleet", "yes");
+        self.admit("a", "c3");
     }
 
     /// Admits a commit on a cluster at a time of the controller's clock.

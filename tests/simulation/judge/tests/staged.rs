@@ -5,11 +5,9 @@ use serde_json::{Value, json};
 use super::accepted::first_commit_applied;
 use super::broken;
 use super::rejected::{Case, staged};
-use super::script::{Script, revision};
+use super::script::{Script, THREE, TWO, revision};
 use crate::judge::{History, Rule};
 
-const TWO: &[(&str, &str)] = &[("settings", "2"), ("motd", "hello")];
-const THREE: &[(&str, &str)] = &[("settings", "3"), ("motd", "hello")];
 pub(super) const NO_FIELDS: Value = Value::Null;
 
 /// Returns a script with a canary with these fields and further fields of the strategy; the stage is open, and the
