@@ -57,8 +57,8 @@ pub async fn end_unneeded(context: &Context) {
 
 /// Deletes unneeded pins and returns their number.
 async fn sweep(context: &Context) -> Result<usize, HubError> {
-    // The pins are read first: a later pin is not among them, and a revision that is named later was pinned before.
     let permit = context.writes.permit();
+    // The pins are read first: a later pin is not among them, and a revision that is named later was pinned before.
     let pinned = pinned(context).await;
     let kept = kept(context).await?;
     // What is kept is read from the management cluster, which may have been set back meanwhile.

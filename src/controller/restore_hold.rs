@@ -1,23 +1,10 @@
-//! The hold after a restore of the management cluster: what waits for its end, what has to report it, and how it ends
-//! (ADR 40).
+//! The hold after a restore of the management cluster: wakes what has to report it, and ends it (ADR 40).
 
 use std::sync::Arc;
 
 use super::context::Context;
-use super::reconcile::cluster::is_reachable;
 use crate::controller::object_key::ObjectKey;
 use crate::controller::waits;
-
-/// Returns whether what nothing needs may be deleted. After a restore, the Sources and releases of the backup do not
-/// tell what is needed: mirrors and pins of the lost past would go. Before all members were checked, and while a list
-/// is older than what was known, it is not known whether there was a restore.
-pub(super) fn may_delete(context: &Context) -> bool {
-    let number_checks = &context.caches.cluster.number_checks;
-    number_checks
-        .pending(&context.objects.clusters, is_reachable)
-        .is_empty()
-        && context.writes.permit().is_valid()
-}
 
 /// Follows the finding that holds the installation.
 pub(super) async fn follow(context: Arc<Context>) {

@@ -39,8 +39,9 @@ use super::policies::AdmissionPolicies;
 use super::ports::Ports;
 use super::queues::{Loop, Queues};
 use super::readiness::{Readiness, check_ledger};
+use super::reconcile::cluster::is_reachable;
 use super::restart;
-use super::restore_hold::{self, may_delete};
+use super::restore_hold;
 use super::rights::Rights;
 use super::scratch;
 use super::shares::{self, Limits};
@@ -452,6 +453,17 @@ async fn drop_unused_artifacts(context: &Context) {
     }
 }
 
+/// Returns whether what nothing needs may be deleted. After a restore, the Sources and releases of the backup do not
+/// tell what is needed: mirrors and pins of the lost past would go. Before all members were checked, and while a list
+/// is older than what was known, it is not known whether there was a restore.
+pub(super) fn may_delete(context: &Context) -> bool {
+    let number_checks = &context.caches.cluster.number_checks;
+    number_checks
+        .pending(&context.objects.clusters, is_reachable)
+        .is_empty()
+        && context.writes.permit().is_valid()
+}
+
 /// Reads the policies again and again, and wakes the groups when they have changed.
 async fn follow_policies(context: Arc<Context>) {
     loop {
@@ -479,9 +491,6 @@ async fn housekeep(context: Arc<Context>, schedule: Arc<Schedule>, stop: Cancell
                 context.caches.forget_gone(&context.objects);
                 if may_delete(&context) {
                     drop_unused_artifacts(&context).await;
-                }
-                // That takes a while, and what is needed is read from the management cluster.
-                if may_delete(&context) {
                     pins::end_unneeded(&context).await;
                 }
             }

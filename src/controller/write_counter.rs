@@ -421,20 +421,6 @@ struct ClusterWrites {
     suspicions: Option<Option<u64>>,
 }
 
-impl ClusterWrites {
-    /// Returns why the pass may not write any more.
-    fn refused(&self) -> Option<NumberError> {
-        if let Some(finding) = self.counter.held() {
-            return Some(Refusal::Held(finding).into());
-        }
-        let permit = PassPermit {
-            counter: &self.counter,
-            suspicions: self.suspicions?,
-        };
-        (!permit.is_valid()).then(|| NumberError::SetBack(SUSPECTED.to_owned()))
-    }
-}
-
 impl WriteNumbers for ClusterWrites {
     fn installation(&self) -> &InstallationId {
         &self.counter.installation
@@ -449,13 +435,20 @@ impl WriteNumbers for ClusterWrites {
                 Ok(number) => number?,
                 Err(stopped) => return Err(NumberError::Hub(stopped.into())),
             };
-            self.refused().map_or(Ok(number), Err)
+            self.refusal().map_or(Ok(number), Err)
         }
         .boxed()
     }
 
     fn refusal(&self) -> Option<NumberError> {
-        self.refused()
+        if let Some(finding) = self.counter.held() {
+            return Some(Refusal::Held(finding).into());
+        }
+        let permit = PassPermit {
+            counter: &self.counter,
+            suspicions: self.suspicions?,
+        };
+        (!permit.is_valid()).then(|| NumberError::SetBack(SUSPECTED.to_owned()))
     }
 
     fn check<'a>(&'a self, found: &'a WriteNumber) -> BoxFuture<'a, Result<(), NumberError>> {

@@ -82,8 +82,8 @@ impl Expression {
             Err(RunError::Execution(ExecutionError::UndeclaredReference(name))) => {
                 Err(EvaluationError::Undeclared(name.to_string()))
             }
-            // The time ends an evaluation on a busy machine, so it says nothing about the expression.
-            Err(RunError::Limit(limit)) if !matches!(limit, Limit::Time(_)) => {
+            // Not the time, which ends an evaluation on a busy machine and says nothing about the expression.
+            Err(RunError::Limit(limit @ (Limit::Cost(_) | Limit::Size))) => {
                 Err(EvaluationError::Limit(limit.to_string()))
             }
             Err(other) => Err(EvaluationError::Failed(other.to_string())),

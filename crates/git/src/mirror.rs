@@ -119,14 +119,20 @@ impl<'a> Mirror<'a> {
             let pins = heads.filter(|head| head.name().starts_with(PIN_PREFIX));
             Ok(pins.map(|head| (head.name().to_owned(), head.oid())).collect())
         };
-        let pins = copy().map_err(|error| match interrupt.stopped() {
-            Some(_) => GitError::timeout(self.access, interrupt.after()),
-            None => GitError::from_mirror(self.access, &error),
-        })?;
+        let pins = copy().map_err(|error| self.failed(&error, interrupt))?;
         self.sync_packs()?;
         let known = self.refs(PIN_PREFIX)?;
         let new = pins.into_iter().filter(|(name, _)| !known.contains_key(name));
         new.into_iter().try_for_each(|(name, id)| self.set(&name, id))
+    }
+
+    /// Returns the error of an operation that an interrupt may have ended: libgit2 reports a callback that stops it as
+    /// it reports unexpected content.
+    fn failed(&self, error: &git2::Error, interrupt: &Interrupt) -> GitError {
+        match interrupt.stopped() {
+            Some(_) => GitError::timeout(self.access, interrupt.after()),
+            None => GitError::from_mirror(self.access, error),
+        }
     }
 
     /// Syncs all packs to disk: libgit2 does so only with packs that it joins. A ref must not survive a loss of power
@@ -379,11 +385,7 @@ impl<'a> Mirror<'a> {
             return Ok(Vec::new());
         }
         let joined = self.write_joined_pack(&directory, interrupt);
-        let joined = joined.map_err(|error| match interrupt.stopped() {
-            // libgit2 reports a callback that stops it as it reports an unexpected content.
-            Some(_) => GitError::timeout(self.access, interrupt.after()),
-            None => GitError::from_mirror(self.access, &error),
-        })?;
+        let joined = joined.map_err(|error| self.failed(&error, interrupt))?;
         Ok(old
             .into_iter()
             .filter(|path| Some(path.as_path()) != joined.as_deref())

@@ -30,14 +30,10 @@ pub(in crate::controller) async fn check(
     let mut checked = Checked::new();
     for test in tests(strategy) {
         let result = match known.get(&test) {
-            Some(result) => result.clone(),
-            // Not checked, because the process ends.
-            None => match check_one(&group.namespace, test.clone()).await {
-                Some(result) => result,
-                None => continue,
-            },
+            Some(result) => Some(result.clone()),
+            None => check_one(&group.namespace, test.clone()).await,
         };
-        checked.insert(test, result);
+        checked.extend(result.map(|result| (test, result)));
     }
     if checked == *known {
         return known;
@@ -56,6 +52,7 @@ fn tests(strategy: &RolloutStrategy) -> BTreeSet<String> {
     strategy.stages.iter().flat_map(tasks).collect()
 }
 
+/// Returns the result of a check; `None`: not checked, because the process ends.
 async fn check_one(namespace: &str, test: String) -> Option<Result<(), TestError>> {
     expressions::evaluate(namespace, move || metric::check(&test))
         .await

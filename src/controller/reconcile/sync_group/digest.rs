@@ -12,6 +12,7 @@ use starling_core::fingerprint::{self, EntryBuild};
 use starling_core::revision::{Revision, RevisionError};
 use starling_core::rollout::{ReleaseSnapshot, Rolling};
 
+use super::keep_memo;
 use super::observe::Group;
 use crate::controller::artifacts::reference;
 use crate::controller::builds::{BuildError, Builder, EntryAt};
@@ -22,20 +23,14 @@ use crate::controller::waits;
 /// Computes the digest if it is unknown. Returns the time until the next pass, if one is required: a pass that follows
 /// at once writes a new digest to status.
 pub(super) async fn ensure(context: GroupContext<'_>, group: &Group, rolling: &Rolling) -> Option<Duration> {
-    let (id, memos) = (rolling.number(), &context.caches.plan_memos);
-    let mut memo = memos.take(&group.key);
+    let id = rolling.number();
+    let mut memo = context.caches.plan_memos.take(&group.key);
     let over = memo.covered_by(&rolling.snapshot);
     let is_known = memo.digested.as_ref().is_some_and(|digested| {
         digested.is_of(&group.object, id, &rolling.snapshot.digest) && digested.over == over
     });
-    let put = |memo| {
-        // What was computed for a generation may be of another edit.
-        if context.permit.is_valid() {
-            memos.put(&group.key, memo);
-        }
-    };
     if is_known {
-        put(memo);
+        keep_memo(context, group, memo);
         return None;
     }
     let digest = of_release(context, group, &rolling.snapshot, &over).await;
@@ -61,7 +56,7 @@ pub(super) async fn ensure(context: GroupContext<'_>, group: &Group, rolling: &R
             Some(waits::BUILD_RETRY)
         }
     };
-    put(memo);
+    keep_memo(context, group, memo);
     again
 }
 

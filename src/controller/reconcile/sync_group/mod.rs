@@ -44,6 +44,7 @@ pub use self::preview::{PlanPreview, PlanPreviewError, PreviewObjects, preview_p
 use super::ReconcileError;
 use super::cluster::is_reachable;
 use crate::controller::caches::metric_tests;
+use crate::controller::caches::plan_memo::PlanMemo;
 use crate::controller::context::{GroupContext, Next};
 use crate::controller::interpreter::{CarriedOut, Interpreter, Interrupted, RecordedGroup};
 use crate::controller::object_key::ObjectKey;
@@ -266,10 +267,7 @@ async fn step(
         now,
     };
     let stepped = machine::drive(rollout::step, &facts, Some(recorder), &mut observed).await;
-    if context.permit.is_valid() {
-        // What was computed for a generation may be of another edit.
-        caches.plan_memos.put(&group.key, memo);
-    }
+    keep_memo(context, group, memo);
     let stepped = stepped?.map(|transition| {
         let held = leaving.held.as_ref().and_then(|held| held.until);
         let recheck_at = transition.recheck_at.into_iter().chain(held).min();
@@ -285,6 +283,14 @@ async fn step(
         };
         error.into()
     })
+}
+
+/// Puts the memo of a group back, unless the management cluster was set back meanwhile: what was computed for a
+/// generation may be of another edit.
+fn keep_memo(context: GroupContext<'_>, group: &Group, memo: PlanMemo) {
+    if context.permit.is_valid() {
+        context.caches.plan_memos.put(&group.key, memo);
+    }
 }
 
 /// Returns the recorder of a group, which continues its journal.
